@@ -1,0 +1,226 @@
+"""What was read: rings per source, the latest value per channel, the health of each source. Holds the only lock.
+
+Events come in by `apply` in the order of each source's own time; analysis and the page take slices out. Data and health
+are apart: a source that fails loses its data and keeps its health. Nothing here knows a clock: time is in the events.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.model import (
+    READ_DURATION_BOUNDS_S,
+    Event,
+    Inventory,
+    Quarantine,
+    Record,
+    Source,
+    SourceHealth,
+    SourceStatus,
+)
+
+Array = NDArray[np.float64]
+_EMPTY: Array = np.empty(0)
+_FIRST_CAPACITY = 512
+
+
+class Ring:
+    """Readings of one source: times [n] and values [channel, n], oldest first, contiguous, bounded in time.
+
+    Appending is O(1) amortized: the arrays are twice as long as what is kept, and the kept part moves to the front when
+    the end is reached. Times must not go back; a reading that is not newer than the last is refused.
+    """
+
+    def __init__(self, channels: int, horizon_s: float) -> None:
+        self._horizon_s = horizon_s
+        self._t = np.empty(_FIRST_CAPACITY)
+        self._v = np.empty((channels, _FIRST_CAPACITY))
+        self._begin = 0
+        self._end = 0
+
+    def append(self, t_s: float, values: Sequence[float]) -> bool:
+        """Add one reading; False where its time is not after the last one."""
+        if self._end > self._begin and t_s <= self._t[self._end - 1]:
+            return False
+        if self._end == len(self._t):
+            self._make_room(t_s)
+        self._t[self._end] = t_s
+        self._v[:, self._end] = values
+        self._end += 1
+        return True
+
+    def _make_room(self, now_s: float) -> None:
+        self._begin += int(np.searchsorted(self._t[self._begin : self._end], now_s - self._horizon_s))
+        kept = self._end - self._begin
+        capacity = len(self._t) if kept <= len(self._t) // 2 else 2 * len(self._t)
+        t, v = np.empty(capacity), np.empty((len(self._v), capacity))
+        t[:kept] = self._t[self._begin : self._end]
+        v[:, :kept] = self._v[:, self._begin : self._end]
+        self._t, self._v, self._begin, self._end = t, v, 0, kept
+
+    def slice(self, row: int, start_s: float, end_s: float) -> tuple[Array, Array]:
+        """Views of times and values of one channel with start_s < t <= end_s. Appending never changes them."""
+        t = self._t[self._begin : self._end]
+        i, j = np.searchsorted(t, (start_s, end_s), side="right")
+        return t[i:j], self._v[row, self._begin + i : self._begin + j]
+
+
+@dataclass(slots=True)
+class _Health:
+    up: bool = True
+    reason: str | None = None
+    reads: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    errors_before: dict[str, int] = field(default_factory=dict)  # of earlier lives of the reader
+    missed_ticks: int = 0
+    missed_before: int = 0
+    restarts: int = 0
+    interval_s: float | None = None
+    last_success_s: float | None = None
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(READ_DURATION_BOUNDS_S) + 1))
+    duration_sum_s: float = 0.0
+
+
+class History:
+    """The memory of one session. Thread-safe: one writer, any number of readers."""
+
+    def __init__(self, horizon_s: float = 660.0) -> None:
+        self._horizon_s = horizon_s
+        self._lock = threading.Lock()
+        self._inventory = Inventory("", 0.0)
+        self._sources: dict[str, Source] = {}
+        self._rings: dict[str, Ring] = {}
+        self._rows: dict[str, list[tuple[Ring, int]]] = {}  # channel -> where it is kept
+        self._latest: dict[str, tuple[float, float]] = {}
+        self._health: dict[str, _Health] = {}
+        self._quarantined: dict[tuple[str, str], Quarantine] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take in one event."""
+        with self._lock:
+            if isinstance(event, Record):
+                self._apply_record(event)
+            elif isinstance(event, Inventory):
+                self._apply_inventory(event)
+            elif isinstance(event, SourceStatus):
+                self._apply_status(event)
+            else:
+                key = (event.kind, event.id)
+                if event.reason is None:
+                    self._quarantined.pop(key, None)
+                else:
+                    self._quarantined[key] = event
+
+    def _apply_record(self, record: Record) -> None:
+        source = self._sources.get(record.source)
+        if source is None or len(record.values) != len(source.channels):
+            return
+        if not self._rings[record.source].append(record.t_s, record.values):
+            return
+        good = False
+        for channel, value in zip(source.channels, record.values, strict=True):
+            if not math.isnan(value):
+                self._latest[channel] = (value, record.t_s)
+                good = True
+        health = self._health[record.source]
+        health.reads += 1
+        if good:
+            health.last_success_s = record.t_s
+        if record.duration_s > 0:
+            health.buckets[bisect_left(READ_DURATION_BOUNDS_S, record.duration_s)] += 1
+            health.duration_sum_s += record.duration_s
+
+    def _apply_inventory(self, inventory: Inventory) -> None:
+        """Rings of sources whose channels stay as they are go on; the rest start anew."""
+        rings: dict[str, Ring] = {}
+        rows: dict[str, list[tuple[Ring, int]]] = {}
+        for source in inventory.sources:
+            before = self._sources.get(source.name)
+            same = before is not None and before.channels == source.channels
+            ring = self._rings[source.name] if same else Ring(len(source.channels), self._horizon_s)
+            rings[source.name] = ring
+            for row, channel in enumerate(source.channels):
+                rows.setdefault(channel, []).append((ring, row))
+            health = self._health.setdefault(source.name, _Health())
+            health.interval_s = source.interval_s if health.interval_s is None else health.interval_s
+        self._inventory = inventory
+        self._sources = {s.name: s for s in inventory.sources}
+        self._rings, self._rows = rings, rows
+        self._latest = {c: v for c, v in self._latest.items() if c in rows}
+
+    def _apply_status(self, status: SourceStatus) -> None:
+        health = self._health.setdefault(status.source, _Health())
+        health.up, health.reason = status.up, status.reason
+        if status.interval_s is not None:
+            health.interval_s = status.interval_s
+        if status.missed_ticks < health.missed_ticks - health.missed_before:
+            health.missed_before = health.missed_ticks  # the reader began a new life
+        health.missed_ticks = health.missed_before + status.missed_ticks
+        for reason, count in status.errors.items():
+            total, before = health.errors.get(reason, 0), health.errors_before.get(reason, 0)
+            if count < total - before:
+                health.errors_before[reason] = before = total
+            health.errors[reason] = before + count
+
+    def source_restarted(self, names: tuple[str, ...], t_s: float) -> None:
+        """A reader was replaced: count it for each of its sources."""
+        with self._lock:
+            for name in names:
+                health = self._health.setdefault(name, _Health())
+                health.restarts += 1
+                health.errors_before = dict(health.errors)
+                health.missed_before = health.missed_ticks
+
+    @property
+    def inventory(self) -> Inventory:
+        """The inventory in force."""
+        return self._inventory
+
+    def series(self, channel: str, start_s: float, end_s: float) -> tuple[Array, Array]:
+        """Times [n] and values [n] of a channel with start_s < t <= end_s; the views stay valid and unchanged.
+
+        Where two sources carry the channel, the one with more readings in the interval answers.
+        """
+        with self._lock:
+            slices = [ring.slice(row, start_s, end_s) for ring, row in self._rows.get(channel, ())]
+        return max(slices, key=lambda s: len(s[0]), default=(_EMPTY, _EMPTY))
+
+    def latest(self, now_s: float) -> Mapping[str, tuple[float, float]]:
+        """Channel -> (value, t_s) of what is fresh at now_s and not quarantined.
+
+        Fresh is at most 2.5 s old, or two and a half intervals of its source if that is longer.
+        """
+        with self._lock:
+            limit_s: dict[str, float] = {}
+            for source in self._sources.values():
+                interval_s = self._health[source.name].interval_s or 0.0
+                for channel in source.channels:
+                    limit_s[channel] = max(limit_s.get(channel, 0.0), 2.5, 2.5 * interval_s)
+            gone = tuple(q.id + "/" for q in self._quarantined.values())
+            return {
+                channel: (value, t_s)
+                for channel, (value, t_s) in self._latest.items()
+                if now_s - t_s <= limit_s.get(channel, math.inf) and not channel.startswith(gone)
+            }
+
+    def health(self) -> tuple[SourceHealth, ...]:
+        """How every source does, in the order of the inventory, then those that only spoke of themselves."""
+        with self._lock:
+            names = [*self._sources, *(n for n in self._health if n not in self._sources)]
+            return tuple(
+                SourceHealth(n, h.up, h.reason, h.reads, dict(h.errors), h.missed_ticks, h.restarts, h.interval_s,
+                             h.last_success_s, tuple(h.buckets), h.duration_sum_s)
+                for n, h in ((n, self._health[n]) for n in names)
+            )
+
+    def quarantined(self) -> tuple[Quarantine, ...]:
+        """The devices that are left alone now."""
+        with self._lock:
+            return tuple(self._quarantined.values())
