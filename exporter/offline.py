@@ -1,0 +1,94 @@
+"""Commands that work on trace files without a daemon: analyze, simulate. Called by `cli`; never touches a device.
+
+`analyze` feeds the trace through a Session on the trace's own clock, exactly as the daemon would have seen it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from exporter.model import OverlapAnalysis, Record
+from exporter.session import GRACE_S, Session
+from exporter.trace import TraceError, read_trace
+
+# contract name -> field of OverlapAnalysis
+_JSON_FIELDS = {
+    "gpu": "gpu_id", "at_s": "at_s", "window_s": "window_s", "state": "state", "health": "health", "exposed": "exposed",
+    "exposed_low": "exposed_low", "exposed_high": "exposed_high", "communication": "communication", "stall": "stall",
+    "wait": "wait", "exposed_or_wait": "exposed_or_wait", "correlation": "correlation", "anticorrelation": "anticorrelation",
+    "observability": "observability", "step_period_s": "step_period_s", "running": "running", "resolution_s": "resolution_s",
+    "reason": "reason",
+}
+
+
+def analyze(
+    path: str, windows_s: tuple[float, ...], at_s: Sequence[float], every_s: float | None
+) -> tuple[list[OverlapAnalysis], Session, str | None]:
+    """Verdicts of a trace at the named instants (default: its end), the session, and where the trace is cut off."""
+    session = Session()
+    reader = read_trace(path)
+    asked = _instants(sorted(set(at_s)), every_s)
+    pending = next(asked, None)
+    results: list[OverlapAnalysis] = []
+    last_s = -math.inf
+    for event in reader:
+        if isinstance(event, Record):
+            # Sources are stamped each by itself: an instant is due when nothing older can follow.
+            while pending is not None and event.t_s >= pending + GRACE_S:
+                session.advance(pending + GRACE_S)
+                results += session.evaluate(pending, windows_s)
+                pending = next(asked, None)
+            session.advance(event.t_s)
+            last_s = max(last_s, event.t_s)
+        session.take(event)
+    if last_s == -math.inf:
+        raise TraceError(f"{path}: holds no readings")
+    while pending is not None and pending <= last_s + GRACE_S:
+        session.advance(pending + GRACE_S)
+        results += session.evaluate(pending, windows_s)
+        pending = next(asked, None)
+    if at_s and pending is not None:
+        raise TraceError(f"{path}: --at {pending:g}: the trace ends at {last_s:.1f} s")
+    session.finish(last_s)
+    if not at_s and every_s is None:
+        results += session.evaluate(last_s, windows_s)
+    return results, session, reader.cut
+
+
+def _instants(at_s: Sequence[float], every_s: float | None) -> Iterator[float]:
+    if every_s is None:
+        yield from at_s
+        return
+    named = list(at_s)
+    k = 1
+    while True:
+        instant = k * every_s
+        while named and named[0] < instant:
+            yield named.pop(0)
+        if named and named[0] == instant:
+            named.pop(0)
+        yield instant
+        k += 1
+
+
+def as_json(path: str, results: Sequence[OverlapAnalysis], cut: str | None) -> str:
+    """The document of `analyze --json`; what does not exist is null."""
+    document: dict[str, Any] = {"trace": path, "results": [as_dict(r) for r in results]}
+    if cut:
+        document["cut"] = cut
+    return json.dumps(document, allow_nan=False)
+
+
+def as_dict(analysis: OverlapAnalysis) -> Mapping[str, Any]:
+    """One row of `analyze --json`: rounded to what the sensors can mean."""
+    row = {name: getattr(analysis, field) for name, field in _JSON_FIELDS.items()}
+    return {name: round(value, 5) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def trace_name(path: str) -> str:
+    """The file's own name, for a heading."""
+    return Path(path).name

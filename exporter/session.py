@@ -1,0 +1,74 @@
+"""The way of a sample from event to verdict: history, then analysis at every whole second.
+
+One Session serves the daemon, `demo`, `replay` and `analyze` alike, so that the same events give the same numbers live
+and offline. Time is the time stamps of the events: nothing here knows a clock, a device or a client.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from exporter.analysis import Analyzer
+from exporter.history import History
+from exporter.model import Event, OverlapAnalysis
+
+# A second is judged this long after it ended: what was read in it has come through the pipe by then.
+GRACE_S = 0.25
+# A gap longer than this is not stepped through second by second.
+_LONGEST_GAP_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What one evaluation said of every GPU."""
+
+    at_s: float
+    analyses: tuple[OverlapAnalysis, ...]
+
+
+class Session:
+    """Events in by `take`; `advance` evaluates the whole seconds that have become due."""
+
+    def __init__(
+        self,
+        windows_s: tuple[float, ...] = (15.0, 60.0, 300.0),
+        verdict_window_s: float = 60.0,
+        horizon_s: float = 660.0,
+    ) -> None:
+        self.verdict_window_s = verdict_window_s
+        self.windows_s = windows_s
+        self.history = History(max(horizon_s, windows_s[-1] + 60.0))
+        self.analyzer = Analyzer(windows_s, verdict_window_s)
+        self.verdicts = Verdicts(0.0, ())
+        self._next_s = 1
+
+    def take(self, event: Event) -> None:
+        """Take in one event; events of one source come in the order of their time."""
+        self.history.apply(event)
+
+    @property
+    def next_due_s(self) -> float:
+        """When `advance` will have something to do."""
+        return self._next_s + GRACE_S
+
+    def advance(self, now_s: float) -> bool:
+        """Evaluate every whole second that ended at least GRACE_S before now_s; True if there was one."""
+        due_s = math.floor(now_s - GRACE_S)
+        if due_s < self._next_s:
+            return False
+        for second in range(max(self._next_s, due_s - _LONGEST_GAP_S), due_s + 1):
+            self._evaluate(float(second))
+        self._next_s = due_s + 1
+        return True
+
+    def finish(self, last_s: float) -> None:
+        """The events have ended at last_s: evaluate the whole seconds up to it without waiting."""
+        self.advance(last_s + GRACE_S)
+
+    def _evaluate(self, at_s: float) -> None:
+        self.verdicts = Verdicts(at_s, self.analyzer.step(self.history, self.history.inventory, at_s))
+
+    def evaluate(self, at_s: float, windows_s: tuple[float, ...]) -> tuple[OverlapAnalysis, ...]:
+        """A named instant, besides the whole seconds: all windows, all fields; changes nothing."""
+        return self.analyzer.evaluate(self.history, self.history.inventory, at_s, windows_s)
