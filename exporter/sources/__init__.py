@@ -1,0 +1,145 @@
+"""What every source gives to a reader: lanes, the settings they are opened with, and how they fail.
+
+A source module has one function that looks for its devices and opens them (`nvml.open_gpu`, `net.open_net`); the reader
+ticks the lanes it gets. Readers and source modules import this; it imports only the model, so that a reader stays small,
+and it never touches the machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from exporter.model import EMPTY, Device, Source, SourceStatus
+
+# What the reader does after a LaneError, from the mildest to the hardest.
+KEEP = "keep"  # nothing: the next tick tries again
+REDISCOVER = "rediscover"  # look for devices anew, soon: this one vanished or was probed again
+QUARANTINE = "quarantine"  # leave this device alone and say why; open it anew every 30 s
+REOPEN = "reopen"  # throw all handles away and open everything anew, with back-off
+RESTART = "restart"  # only a new process helps (the driver was replaced under a loaded library)
+
+Announce = Callable[[str, str], None]
+"""Called with kind and id of a device right before it is touched while devices are being opened, so that a hang or a
+crash there is laid at its door. An empty id is the library or the tree as a whole."""
+
+
+def unannounced(kind: str, device_id: str) -> None:
+    """An Announce for callers that watch nothing."""
+
+
+class LaneError(Exception):
+    """A read that failed for the device as a whole. The lane has counted it in its `errors` already.
+
+    reason: short snake case, one of the lane's closed list; then: what the reader is to do, see above.
+    """
+
+    def __init__(self, reason: str, then: str = KEEP) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.then = then
+
+
+class Lane(Protocol):
+    """One device at one rate: becomes one model.Source. Used by one thread at a time.
+
+    `source` may be replaced by the lane itself when its channels change; the reader then announces the new inventory
+    before it sends the next record. `errors` are running totals by reason, every declared reason from the start on.
+    """
+
+    @property
+    def source(self) -> Source:
+        """Name, channels and the planned interval (a number, never None)."""
+        ...
+
+    @property
+    def device_kind(self) -> str:
+        """Kind of the device that is touched: gpu, rdma_port, nic, disk."""
+        ...
+
+    @property
+    def device_id(self) -> str:
+        """The device that is touched: left alone as a whole when a read of it hangs."""
+        ...
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Running totals by reason, at most eight reasons per kind of source."""
+        ...
+
+    def read(self) -> Sequence[float] | None:
+        """A value per channel, NaN where it was not read; None: nothing new to say. Raises LaneError."""
+        ...
+
+    def close(self) -> None:
+        """Give back files and handles; never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What opening found. `devices` may hold more than have lanes: what is known of a device that cannot be read.
+
+    statuses speak of a kind as a whole (source "nvml", "rdma"), when it is not up and why. lost names devices that could
+    not be opened, with the reason: the reader reports them as quarantined and tries again. extra are plain values for the
+    exporter (nvml_gpus, pci_gpus).
+    """
+
+    devices: tuple[Device, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    statuses: tuple[SourceStatus, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    lost: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """How to read the GPUs. include and exclude are glob patterns on index, id and UUID; empty include takes all."""
+
+    nvml_library: str | None = None  # absolute path of libnvidia-ml.so.1; None: as the loader finds it
+    sysfs_root: str = "/sys"
+    gpu_hertz: float = 10.0
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()  # ids of devices in quarantine: not touched at all
+    only: tuple[str, ...] = ()  # ids: open just these (a lost device is tried again); empty: all
+
+
+@dataclass(frozen=True, slots=True)
+class NetSettings:
+    """How to read ports, interfaces and the host. include and exclude are glob patterns on names."""
+
+    sysfs_root: str = "/sys"
+    procfs_root: str = "/proc"
+    network_hertz: float = 50.0
+    host_hertz: float = 1.0
+    rdma_include: tuple[str, ...] = ()
+    rdma_exclude: tuple[str, ...] = ()
+    nic_include: tuple[str, ...] = ()
+    nic_exclude: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+
+# The two functions that open devices: open_gpu(settings, announce) in nvml.py, open_net(settings, announce) in net.py.
+OpenGpu = Callable[[GpuSettings, Announce], Opened]
+OpenNet = Callable[[NetSettings, Announce], Opened]
+
+S = TypeVar("S", GpuSettings, NetSettings)
+
+
+def settings_to_json(settings: GpuSettings | NetSettings) -> str:
+    """Settings as they are handed to a reader."""
+    return json.dumps(dataclasses.asdict(settings), separators=(",", ":"))
+
+
+def settings_from_json(kind: type[S], text: str) -> S:
+    """Settings as a reader takes them; an unknown key is an error.
+
+    >>> settings_from_json(GpuSettings, '{"gpu_hertz": 20.0, "skip": ["GPU-1"]}').skip
+    ('GPU-1',)
+    """
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()}
+    return kind(**values)
