@@ -1,0 +1,51 @@
+# make demo | test | lint | golden | bench | pictures. Each sets up what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PORT ?= 9777
+export PYTHON
+
+.PHONY: help demo test lint golden bench pictures clean
+help:
+	@echo "make demo      a simulated 8-GPU node at http://localhost:$(PORT)/ (PORT=... for another port)"
+	@echo "make test      set up, lint and run all tests"
+	@echo "make lint      ruff and mypy alone"
+	@echo "make golden    rewrite the golden files, to be read as a diff"
+	@echo "make bench     print the tables of benchmarks/"
+	@echo "make pictures  draw the pictures of the README and docs anew"
+
+demo:
+	@sh .ci/venv $(VENV)
+	@$(BIN)/overlap-exporter demo --web.listen-address=:$(PORT)
+
+test:
+	@sh .ci/venv $(VENV) dev
+	@sh .ci/tools
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -n 2 -m "not end_to_end"
+	@$(BIN)/python -m pytest -q -m end_to_end
+	@echo "make test: lint is clean and all tests passed; what each file holds stands in CONTRIBUTING.md"
+
+lint:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@echo "make lint: ruff and mypy found nothing"
+
+golden:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/python -m pytest -q -n 2 --update-golden
+	@echo "make golden: rewritten; now read 'git diff tests/golden'"
+
+bench:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/python -m benchmarks
+
+pictures:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/python -m docs.pictures
+	@echo "make pictures: drawn; see docs/pictures/"
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,274 @@
+"""The command line: parse flags, call one function per command, turn errors into exit codes.
+
+Usage errors exit 2, everything else that fails exits 1 with one line on standard error and no traceback. A command
+imports what it needs when it runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from exporter import __version__
+
+_EPILOG = """\
+first steps:
+  overlap-exporter demo                     a simulated 8-GPU node; open http://localhost:9777/
+  overlap-exporter serve                    this node's GPUs and NICs; scrape http://HOST:9777/metrics
+  overlap-exporter record node.jsonl.gz --seconds 120 && overlap-exporter analyze node.jsonl.gz
+"""
+
+
+class Failure(Exception):
+    """A command failed for a reason that one line can tell; exit status 1."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line instead of the whole usage: what, where, what is allowed."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    names: tuple[str, ...]
+    help: str
+    field: str | None = None  # field of Config that it sets
+    type: Callable[[str], Any] = str
+    choices: tuple[str, ...] | None = None
+    metavar: str | None = None
+    default: Any = None
+    action: str | None = None
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+_positive.__name__ = "number above 0"
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError
+    return value
+
+
+_not_negative.__name__ = "number of 0 or more"
+
+
+def _requirements(text: str) -> tuple[str, ...]:
+    from exporter.config import REQUIRABLE
+
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or not set(names) <= set(REQUIRABLE):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected a list out of {', '.join(REQUIRABLE)}")
+    return names
+
+
+_LOGGING = (
+    _Flag(("--log.level",), "only log messages of this severity or above", "log_level",
+          choices=("debug", "info", "warn", "error")),
+    _Flag(("--log.format",), "format of log messages", "log_format", choices=("logfmt", "json")),
+)
+_FILE = (_Flag(("--config.file",), "YAML file with settings; a flag beats the file", None, metavar="FILE"),)
+_WEB = (
+    _Flag(("--web.listen-address",), "address for /metrics and the page: ':port', 'host:port' or '[::1]:port' (default ':9777')",
+          "web_listen_address", metavar="ADDRESS"),
+    _Flag(("--web.config.file",), "web configuration file for TLS and basic authentication (exporter-toolkit's format)",
+          "web_config_file", metavar="FILE"),
+)
+_MACHINE = (
+    _Flag(("--path.sysfs",), "where the node's /sys is mounted (default /sys)", "path_sysfs", metavar="DIR"),
+    _Flag(("--path.procfs",), "where the node's /proc is mounted (default /proc)", "path_procfs", metavar="DIR"),
+    _Flag(("--nvml.library",), "path of libnvidia-ml.so.1 (default: found by the loader)", "nvml_library", metavar="FILE"),
+)
+_REQUIRE = (
+    _Flag(("--require",), "make it an error when one of these is absent: gpu, rdma or gpu,rdma", "require", type=_requirements,
+          metavar="LIST"),
+)
+_DAEMON = (*_FILE, *_WEB, *_LOGGING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    name: str
+    help: str
+    run: Callable[[argparse.Namespace], None]
+    flags: tuple[_Flag, ...]
+
+
+def _settings(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """The Config of a run, and the flags alone (for a reload)."""
+    from exporter.config import load
+
+    values = {name[len("set_") :]: value for name, value in vars(args).items() if name.startswith("set_")}
+    return load(getattr(args, "config_file", None), values), values
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from exporter.app import serve
+
+    config, flags = _settings(args)
+    serve(config, args.config_file, flags)
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from exporter.app import demo
+
+    config, flags = _settings(args)
+    demo(config, args.config_file, flags, args.speed, args.seed)
+
+
+def _replay(args: argparse.Namespace) -> None:
+    from exporter.app import replay
+
+    config, flags = _settings(args)
+    replay(config, args.config_file, flags, args.trace, args.speed, args.loop)
+
+
+def _record(args: argparse.Namespace) -> None:
+    from exporter.app import record
+
+    config, _ = _settings(args)
+    record(config, args.out, args.seconds, args.force)
+
+
+def _analyze(args: argparse.Namespace) -> None:
+    from exporter.offline import analyze, as_json, print_table
+
+    windows = tuple(sorted(set(args.window or (15.0, 60.0, 300.0))))
+    results, session, cut = analyze(args.trace, windows, args.at or (), args.every)
+    if args.json:
+        print(as_json(args.trace, results, cut))
+    else:
+        print_table(args.trace, results, session)
+    if cut:
+        print(f"overlap-exporter: {args.trace}: {cut}", file=sys.stderr)
+
+
+def _simulate(args: argparse.Namespace) -> None:
+    from exporter.offline import list_scenarios, simulate_to_file
+
+    if args.list:
+        list_scenarios()
+        return
+    if args.scenario is None or args.out is None:
+        raise argparse.ArgumentTypeError("give SCENARIO and OUT.jsonl.gz, or --list")
+    simulate_to_file(args.scenario, args.out, args.seconds, args.seed, args.force)
+
+
+def _check_config(args: argparse.Namespace) -> None:
+    from exporter.config import ConfigError, load
+
+    try:
+        load(args.file, {})
+    except ConfigError as error:
+        raise Failure("\n".join(error.problems)) from None
+    print(f"{args.file}: good")
+
+
+_COMMANDS = (
+    _Command("serve", "the daemon: read this node's GPUs and NICs, serve /metrics and the live page", _serve,
+             (*_DAEMON, *_MACHINE, *_REQUIRE)),
+    _Command("demo", "the same daemon on a simulated 8-GPU node whose job walks through the scenarios", _demo,
+             (*_DAEMON,
+              _Flag(("--speed",), "how many times faster than life (default 1)", type=_positive, metavar="X", default=1.0),
+              _Flag(("--seed",), "seed of the simulation (default 0)", type=int, metavar="N", default=0))),
+    _Command("record", "sample this node into a trace file", _record,
+             (_Flag(("out",), "the trace to write, usually NAME.jsonl.gz", metavar="OUT.jsonl.gz"),
+              _Flag(("--seconds",), "stop after this long (default: until interrupted)", type=_positive, metavar="N"),
+              _Flag(("--force",), "write over a file that exists", action="store_true"),
+              *_FILE, *_LOGGING, *_MACHINE, *_REQUIRE)),
+    _Command("replay", "the daemon, fed from a trace", _replay,
+             (_Flag(("trace",), "the trace to play", metavar="TRACE"),
+              _Flag(("--speed",), "how many times faster than life (default 1)", type=_positive, metavar="X", default=1.0),
+              _Flag(("--loop",), "start again at the end", action="store_true"),
+              *_DAEMON)),
+    _Command("analyze", "judge a trace offline, by the very analysis that the daemon runs", _analyze,
+             (_Flag(("trace",), "the trace to judge", metavar="TRACE"),
+              _Flag(("--window",), "length of a window in seconds; may be given again (default 15, 60 and 300)", type=_positive,
+                    metavar="S", action="append"),
+              _Flag(("--at",), "judge at this second of the trace; may be given again (default: its end)", type=_not_negative,
+                    metavar="S", action="append"),
+              _Flag(("--every",), "judge each S seconds", type=_positive, metavar="S"),
+              _Flag(("--json",), "print JSON instead of a table", action="store_true"))),
+    _Command("simulate", "write a labelled trace of a simulated job", _simulate,
+             (_Flag(("scenario",), "name of the scenario, see --list", metavar="SCENARIO"),
+              _Flag(("out",), "the trace to write, usually NAME.jsonl.gz", metavar="OUT.jsonl.gz"),
+              _Flag(("--seconds",), "length of the trace (default: what the scenario needs)", type=_positive, metavar="N"),
+              _Flag(("--seed",), "seed of the simulation (default 0)", type=int, metavar="N", default=0),
+              _Flag(("--list",), "list the scenarios", action="store_true"),
+              _Flag(("--force",), "write over a file that exists", action="store_true"))),
+    _Command("check-config", "validate a configuration file", _check_config,
+             (_Flag(("file",), "the file to check", metavar="FILE"),)),
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="overlap-exporter",
+        description="Shows Prometheus whether communication hides behind compute on this GPU node, why not, and what to change.",
+        epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"overlap-exporter {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for command in _COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=command.help[0].upper() + command.help[1:] + ".",
+                                  allow_abbrev=False)
+        sub.set_defaults(run=command.run, prog=sub.prog)
+        for flag in command.flags:
+            _add(sub, flag)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, flag: _Flag) -> None:
+    options: dict[str, Any] = {"help": flag.help}
+    if flag.action != "store_true":
+        options |= {"type": flag.type, "metavar": flag.metavar, "default": flag.default}
+        if flag.choices:
+            options |= {"choices": flag.choices}
+            options.pop("metavar")
+    if flag.action:
+        options["action"] = flag.action
+    if flag.names[0].startswith("--"):
+        name = flag.names[0].lstrip("-").replace(".", "_").replace("-", "_")
+        options["dest"] = f"set_{flag.field}" if flag.field else name
+    elif parser.prog.endswith(" simulate"):
+        options["nargs"] = "?"  # --list needs no scenario
+    parser.add_argument(*flag.names, **options)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    args = _parser().parse_args(argv)
+    # Errors that one line can tell; each is a ValueError or OSError of the module that raises it.
+    from exporter.config import ConfigError
+    from exporter.trace import TraceError
+
+    try:
+        args.run(args)
+    except argparse.ArgumentTypeError as error:
+        print(f"{args.prog}: {error} (see {args.prog} --help)", file=sys.stderr)
+        return 2
+    except (Failure, ConfigError, TraceError) as error:
+        print(f"overlap-exporter: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output has gone (`analyze ... | head`): no more output, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+

@@ -1,0 +1,65 @@
+"""A feed of events that were made before: a trace or a simulation, played on a clock that may run faster than life.
+
+`app` polls it exactly as it polls the readers of a live node. Never touches a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from exporter.clock import Clock
+from exporter.model import Event, Inventory, Quarantine, Record, SourceStatus
+
+_SLICE_S = 0.05  # events are handed on in slices of this much real time
+
+
+class Playback:
+    """Events of `source()` at `speed`; with `loop` the source is asked again at its end and time goes on."""
+
+    def __init__(self, source: Callable[[], Iterator[Event]], clock: Clock, speed: float = 1.0, loop: bool = False) -> None:
+        self._source = source
+        self._clock = clock
+        self._speed = speed
+        self._loop = loop
+        self._events = source()
+        self._pending = next(self._events, None)
+        self._offset_s = 0.0  # of the present round
+        self._last_s = 0.0
+        self._started_mono_s = clock.mono_s()
+        self.started_unix_s = clock.wall_s()
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to play."""
+        return self._pending is None
+
+    def now_s(self) -> float:
+        """Session time: seconds of the trace, from all rounds together."""
+        return (self._clock.mono_s() - self._started_mono_s) * self._speed
+
+    def poll(self, until_s: float) -> list[Event]:
+        """Wait a little, at most until session time `until_s`, and return the events that have become due."""
+        target_s = min(until_s, self.now_s() + _SLICE_S * self._speed)
+        self._clock.sleep_until(self._started_mono_s + target_s / self._speed)
+        now_s = self.now_s()
+        due: list[Event] = []
+        while self._pending is not None and _time_s(self._pending, self._last_s) + self._offset_s <= now_s:
+            due.append(self._shifted(self._pending))
+            self._last_s = _time_s(self._pending, self._last_s)
+            self._pending = next(self._events, None)
+            if self._pending is None and self._loop and self._last_s > 0:
+                self._offset_s += self._last_s + 0.1
+                self._last_s = 0.0
+                self._events = self._source()
+                self._pending = next(self._events, None)
+        return due
+
+    def _shifted(self, event: Event) -> Event:
+        if isinstance(event, Inventory):
+            return replace(event, started_unix_s=self.started_unix_s)
+        return replace(event, t_s=event.t_s + self._offset_s) if self._offset_s else event
+
+
+def _time_s(event: Event, before_s: float) -> float:
+    return event.t_s if isinstance(event, (Record, SourceStatus, Quarantine)) else before_s
