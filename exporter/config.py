@@ -205,10 +205,8 @@ def _flatten(values: Mapping[Any, Any], above: str, into: dict[str, Any], proble
             elif value is not None:
                 problems.append(f"{key}: {value!r} is not a section: allowed is a mapping of keys")
         else:
-            near = difflib.get_close_matches(key, _BY_KEY, 1, 0.6) or difflib.get_close_matches(
-                str(name), [k.rsplit(".", 1)[-1] for k in _BY_KEY if k.startswith(above)], 1, 0.6
-            )
             siblings = sorted({k[len(above) :].split(".")[0] for k in _BY_KEY if k.startswith(above)})
+            near = [above + n for n in difflib.get_close_matches(str(name), siblings, 1)] or difflib.get_close_matches(key, _BY_KEY, 1)
             hint = f"did you mean {near[0]}?" if near else f"allowed here: {', '.join(siblings)}"
             problems.append(f"{key}: unknown key: {hint}")
 

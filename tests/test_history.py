@@ -1,0 +1,113 @@
+"""The memory of a session: what was read comes out as it went in, stale values do not come out at all."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.history import History
+from exporter.model import Device, Inventory, Quarantine, Record, Source, SourceStatus
+
+GPU0, GPU1 = "GPU-0/power_watts", "GPU-1/power_watts"
+
+
+def history(*sources: Source, horizon_s: float = 60.0) -> History:
+    h = History(horizon_s)
+    h.apply(Inventory("node", 0.0, (Device("gpu", "GPU-0", 0), Device("gpu", "GPU-1", 1)), (), sources))
+    return h
+
+
+NVML0, NVML1 = Source("nvml/GPU-0", (GPU0,), 0.1), Source("nvml/GPU-1", (GPU1,), 0.1)
+
+
+def test_a_slice_holds_what_came_after_its_start_up_to_its_end() -> None:
+    h = history(NVML0)
+    for k in range(100):
+        h.apply(Record("nvml/GPU-0", k * 0.1, (float(k),)))
+    t, v = h.series(GPU0, 1.0, 2.0)
+    assert v.tolist() == [float(k) for k in range(11, 21)]
+    assert (t[0], t[-1]) == (pytest.approx(1.1), pytest.approx(2.0))
+
+
+@given(st.integers(1, 4000), st.floats(5, 50))
+def test_the_ring_keeps_its_horizon_and_forgets_what_is_older(n: int, horizon_s: float) -> None:
+    h = history(NVML0, horizon_s=horizon_s)
+    for k in range(n):
+        h.apply(Record("nvml/GPU-0", k * 0.1, (float(k),)))
+    end_s = (n - 1) * 0.1
+    t, v = h.series(GPU0, end_s - horizon_s, end_s)
+    assert v.tolist() == [k for k in range(n) if end_s - horizon_s < k * 0.1 <= end_s]
+    everything, _ = h.series(GPU0, -1.0, end_s)
+    assert len(everything) <= max(1024, 4 * horizon_s / 0.1)
+
+
+def test_a_slice_that_was_taken_never_changes() -> None:
+    h = history(NVML0, horizon_s=10.0)
+    for k in range(300):
+        h.apply(Record("nvml/GPU-0", k * 0.1, (float(k),)))
+    t, v = h.series(GPU0, 20.0, 29.9)
+    before = (t.copy(), v.copy())
+    for k in range(300, 5000):
+        h.apply(Record("nvml/GPU-0", k * 0.1, (float(k),)))
+    assert np.array_equal(t, before[0])
+    assert np.array_equal(v, before[1])
+
+
+def test_a_reading_that_is_not_newer_is_refused() -> None:
+    h = history(NVML0)
+    h.apply(Record("nvml/GPU-0", 1.0, (1.0,)))
+    h.apply(Record("nvml/GPU-0", 1.0, (2.0,)))
+    h.apply(Record("nvml/GPU-0", 0.5, (3.0,)))
+    assert h.series(GPU0, 0.0, 9.0)[1].tolist() == [1.0]
+    assert h.health()[0].reads == 1
+
+
+def test_stale_and_quarantined_values_are_absent() -> None:
+    h = history(NVML0, NVML1)
+    h.apply(Record("nvml/GPU-0", 1.0, (500.0,)))
+    h.apply(Record("nvml/GPU-1", 3.0, (600.0,)))
+    assert h.latest(3.1) == {GPU0: (500.0, 1.0), GPU1: (600.0, 3.0)}
+    assert h.latest(3.9) == {GPU1: (600.0, 3.0)}
+    h.apply(Quarantine("gpu", "GPU-1", 3.9, "hang"))
+    assert h.latest(3.9) == {}
+    assert [q.reason for q in h.quarantined()] == ["hang"]
+    h.apply(Quarantine("gpu", "GPU-1", 4.0, None))
+    assert h.latest(4.0) == {GPU1: (600.0, 3.0)}
+
+
+def test_a_value_that_was_not_read_keeps_the_one_before_until_that_is_stale() -> None:
+    h = history(NVML0)
+    h.apply(Record("nvml/GPU-0", 1.0, (500.0,)))
+    h.apply(Record("nvml/GPU-0", 1.1, (math.nan,)))
+    assert h.latest(1.2) == {GPU0: (500.0, 1.0)}
+    assert h.latest(3.6) == {}
+    assert h.health()[0].last_success_s == 1.0
+
+
+def test_a_new_inventory_keeps_the_rings_whose_channels_stay() -> None:
+    h = history(NVML0, NVML1)
+    h.apply(Record("nvml/GPU-0", 1.0, (500.0,)))
+    h.apply(Record("nvml/GPU-1", 1.0, (600.0,)))
+    h.apply(Inventory("node", 0.0, (Device("gpu", "GPU-0", 0),), (), (NVML0,)))
+    assert h.series(GPU0, 0.0, 2.0)[1].tolist() == [500.0]
+    assert h.series(GPU1, 0.0, 2.0)[1].tolist() == []
+    assert h.latest(1.0) == {GPU0: (500.0, 1.0)}
+
+
+def test_counts_of_a_reader_go_on_through_its_restart() -> None:
+    h = history(NVML0)
+    h.apply(SourceStatus("nvml/GPU-0", 1.0, 4, 0.1, {"timeout": 3}))
+    h.source_restarted(("nvml/GPU-0",), 2.0)
+    h.apply(SourceStatus("nvml/GPU-0", 3.0, 1, 0.1, {"timeout": 1}))
+    health = h.health()[0]
+    assert (health.missed_ticks, dict(health.errors), health.restarts) == (5, {"timeout": 4}, 1)
+
+
+def test_a_source_that_only_speaks_of_itself_is_shown() -> None:
+    h = history()
+    h.apply(SourceStatus("nvml", 0.1, up=False, reason="library_not_found"))
+    assert [(s.source, s.up, s.reason) for s in h.health()] == [("nvml", False, "library_not_found")]
