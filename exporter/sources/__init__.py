@@ -141,5 +141,5 @@ def settings_from_json(kind: type[S], text: str) -> S:
     >>> settings_from_json(GpuSettings, '{"gpu_hertz": 20.0, "skip": ["GPU-1"]}').skip
     ('GPU-1',)
     """
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
     return kind(**values)
