@@ -1,0 +1,221 @@
+"""Analysis: the readings of a node in, a verdict per GPU and window out; keeps what must be remembered between them.
+
+Called by the session at every whole second of its own clock, and for any instant that a user names. All GPUs are
+evaluated as one array. The only state are the memories, and only `step` moves them: a trace replayed gives the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.memories import SELF_TEST_S, GpuMemory
+from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
+from exporter.readings import Readings, gather
+from exporter.shares import IDLE_RUN_S, Shares, idle_seconds, shares_of
+from exporter.signals import sensor
+from exporter.verdict import shared_devices, verdict
+
+Array = NDArray[np.float64]
+
+SLOW_WINDOW_S = 300.0  # windows from here on are evaluated every fifth second
+SLOW_EVERY_S = 5
+BOOKED_BACK_S = 16  # a second is booked when it is known whether it belongs to an idle run of 15 s
+_LEAD_S = IDLE_RUN_S + 2.5  # before the window: the begin of an idle run, and the lag of the sensor
+_CATCH_UP_S = 120  # after a longer silence the seconds between are unknown
+_BYTES_TEST_S = 15.0
+
+
+class Analyzer:
+    """Judges all GPUs of a node. Not thread-safe: one owner."""
+
+    def __init__(self, windows_s: Iterable[float] = (15.0, 60.0, 300.0), verdict_window_s: float = 60.0) -> None:
+        self._windows_s = tuple(windows_s)
+        self._verdict_window_s = verdict_window_s
+        self._memories: dict[str, GpuMemory] = {}
+        self._identities: dict[str, tuple[str, str | None]] = {}
+        self._byte_refresh_s: dict[str, float] = {}
+        self._last: dict[tuple[str, float], OverlapAnalysis] = {}
+        self._booked_s: int | None = None
+        self._inventory = Inventory("", 0.0)
+
+    def step(self, series: Series, inventory: Inventory, t_s: float) -> tuple[OverlapAnalysis, ...]:
+        """The whole-second evaluation: memories move on; one analysis per GPU and window, windows in their order.
+
+        Windows of 300 s and more are evaluated each fifth second; in between the last answer stands.
+        """
+        self._meet(inventory)
+        self._learn(series, inventory, t_s)
+        second = round(t_s)
+        gpus = inventory.of_kind("gpu")
+        due = [
+            w
+            for w in self._windows_s
+            if w < SLOW_WINDOW_S or second % SLOW_EVERY_S == 0 or any((gpu.id, w) not in self._last for gpu in gpus)
+        ]
+        readings, idle_s = self._read(series, inventory, t_s, max([*due, self._verdict_window_s]))
+        shares = {w: self._shares(readings, idle_s, t_s, w) for w in dict.fromkeys((*due, self._verdict_window_s))}
+        for window_s in due:
+            for analysis in self._verdicts(readings, shares[window_s], inventory, t_s, window_s):
+                self._last[analysis.gpu_id, window_s] = analysis
+        states = [a.state for a in self._verdicts(readings, shares[self._verdict_window_s], inventory, t_s, self._verdict_window_s)]
+        self._book(readings, idle_s, shares[self._verdict_window_s], states, second)
+        shortest = min(shares)
+        self._remember(readings, idle_s, shares[shortest], t_s)
+        return tuple(self._last[gpu.id, w] for gpu in gpus for w in self._windows_s)
+
+    def evaluate(
+        self, series: Series, inventory: Inventory, t_s: float, windows_s: Iterable[float]
+    ) -> tuple[OverlapAnalysis, ...]:
+        """A named instant, any windows, all fields; uses the memories and changes nothing."""
+        windows_s = tuple(windows_s)
+        readings, idle_s = self._read(series, inventory, t_s, max(windows_s, default=0.0))
+        per_window = [
+            self._verdicts(readings, self._shares(readings, idle_s, t_s, w), inventory, t_s, w) for w in windows_s
+        ]
+        return tuple(a for of_gpu in zip(*per_window, strict=True) for a in of_gpu)
+
+    @property
+    def phases(self) -> Mapping[str, Mapping[str, float]]:
+        """GPU id -> seconds per phase, of the GPUs that are there."""
+        return {gpu_id: dict(memory.phases) for gpu_id, memory in self._memories.items()}
+
+    @property
+    def refresh(self) -> tuple[SensorRefresh, ...]:
+        """How often the sensors of power and the counters of bytes really take a new value, as far as seen."""
+        kinds = {d.id: d.kind for d in self._inventory.devices}
+        power = [SensorRefresh("gpu", g, "power", m.refresh_s) for g, m in self._memories.items() if m.refresh_s > 0]
+        return (*power, *(SensorRefresh(kinds.get(d, "gpu"), d, "bytes", s) for d, s in self._byte_refresh_s.items()))
+
+    def _meet(self, inventory: Inventory) -> None:
+        """Memories for the GPUs that are there; a new board, power source or job starts anew."""
+        self._inventory = inventory
+        gpus = inventory.of_kind("gpu")
+        for gpu in gpus:
+            identity = (gpu.uuid_or_id, gpu.power_source)
+            if self._identities.get(gpu.id) != identity:
+                before = self._memories.get(gpu.id)
+                self._memories[gpu.id] = GpuMemory()
+                if before is not None and self._identities[gpu.id][0] == identity[0]:
+                    self._memories[gpu.id].phases = before.phases  # the same board: its time goes on
+                self._identities[gpu.id] = identity
+            memory, job = self._memories[gpu.id], inventory.jobs.get(gpu.id)
+            if memory.job != job:
+                memory.level.clear()
+                memory.job = job
+        here = {gpu.id for gpu in gpus}
+        for gone in self._memories.keys() - here:
+            del self._memories[gone], self._identities[gone]
+        self._last = {key: a for key, a in self._last.items() if key[0] in here}
+        linked = {link.device_id for link in inventory.links}
+        self._byte_refresh_s = {d: s for d, s in self._byte_refresh_s.items() if d in linked}
+
+    def _learn(self, series: Series, inventory: Inventory, t_s: float) -> None:
+        """What the latest readings tell of the sensors."""
+        for gpu in inventory.of_kind("gpu"):
+            t, power = series.series(f"{gpu.id}/power_watts", t_s - SELF_TEST_S, t_s)
+            self._memories[gpu.id].learn_sensor(t, power, gpu.power_refresh_s)
+        for device_id, path in {(link.device_id, link.path) for link in inventory.links}:
+            key = "nvlink_receive_bytes_total" if path == "nvlink" else "receive_bytes_total"
+            t, total = series.series(f"{device_id}/{key}", t_s - _BYTES_TEST_S, t_s)
+            refresh_s = sensor.measured_refresh(t, total)
+            if not math.isnan(refresh_s):
+                self._byte_refresh_s[device_id] = refresh_s
+
+    def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
+        unknown = GpuMemory()
+        sensors = {gpu.id: self._memories.get(gpu.id, unknown).believed(gpu) for gpu in inventory.of_kind("gpu")}
+        readings = gather(series, inventory, t_s - window_s - _LEAD_S, t_s, sensors, self._byte_refresh_s)
+        return readings, idle_seconds(readings, _limits(readings.gpus))
+
+    def _shares(self, readings: Readings, idle_s: Array, t_s: float, window_s: float) -> Shares:
+        memories = [self._memories.get(gpu.id, GpuMemory()) for gpu in readings.gpus]
+        remembered = np.array([m.level.at(t_s) for m in memories])
+        seen = np.fmax(remembered, [m.board_watts for m in memories])
+        return shares_of(readings, idle_s, remembered, seen, _limits(readings.gpus), t_s, window_s)
+
+    def _verdicts(
+        self, readings: Readings, shares: Shares, inventory: Inventory, t_s: float, window_s: float
+    ) -> list[OverlapAnalysis]:
+        shared = shared_devices(inventory)
+        return [
+            verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
+            for g, gpu in enumerate(readings.gpus)
+        ]
+
+    def _remember(self, readings: Readings, idle_s: Array, shares: Shares, t_s: float) -> None:
+        """The compute level of the job, forgotten when the GPU has been idle for 15 s; that of the board, kept."""
+        for g, gpu in enumerate(readings.gpus):
+            memory = self._memories[gpu.id]
+            if idle_s.shape[-1] and idle_s[g, -1] >= IDLE_RUN_S:
+                memory.level.clear()
+            elif shares.covered_s[g] >= 5.0:
+                watts = float(shares.compute_watts[g])
+                memory.level.add(t_s, watts)
+                memory.board_watts = float(np.fmax(memory.board_watts, watts))
+
+    def _book(self, readings: Readings, idle_s: Array, shares: Shares, states: list[str], second: int) -> None:
+        """Add the seconds that lie 16 s back to the phases; seconds that nobody looked at are unknown."""
+        first = second if self._booked_s is None else self._booked_s + 1
+        self._booked_s = max(second, self._booked_s or second)
+        for at in range(first, second + 1):
+            end_s = at - BOOKED_BACK_S
+            for g, gpu in enumerate(readings.gpus):
+                booked = {"unknown": 1.0}
+                if second - at <= _CATCH_UP_S:
+                    booked = phase_shares(shares, g, states[g], idle_s[g, idle_s.shape[-1] - shares.t.shape[-1] :], end_s)
+                phases = self._memories[gpu.id].phases
+                for phase, seconds in booked.items():
+                    phases[phase] += seconds
+
+
+def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float) -> dict[str, float]:
+    """The second before end_s by phase, with the levels of the window; sums to 1.
+
+    Soft shares: min(D, tau) is exposed, the rest of tau overlapped, the rest of D stall or wait as the window splits
+    them, what is left compute. Scaled so that the seconds of a window add up to its verdict.
+    """
+    out = dict.fromkeys(PHASES, 0.0)
+    t = shares.t[g]
+    with np.errstate(invalid="ignore"):
+        second = (t > end_s - 1.0) & (t <= end_s) & ~np.isnan(shares.power[g])
+    if not second.any() or state == "no_data":
+        return {"unknown": 1.0}
+    idle = second & (idle_s >= IDLE_RUN_S)
+    out["idle"] = np.count_nonzero(idle) / np.count_nonzero(second)
+    rest = second & ~idle
+    if state == "unobservable" or not rest.any():
+        out["unknown"] = 1.0 - out["idle"]
+        return out
+    tau = np.where(shares.communicates[g], shares.tau[g, rest], 0.0)
+    lack = shares.lack[g, rest]
+    known = ~(np.isnan(tau) | np.isnan(lack))
+    if not known.any():
+        out["unknown"] = 1.0 - out["idle"]
+        return out
+    tau, lack = tau[known], lack[known]
+    both = np.minimum(lack, tau)
+    raw_x, raw_c = float(shares.raw_exposed[g]), float(shares.raw_tau[g])
+    x, c = float(shares.exposed[g]), float(shares.communication[g])
+    exposed = float(both.mean()) * _ratio(x, raw_x)
+    overlapped = float((tau - both).mean()) * min(1.0, _ratio(c - x, raw_c - raw_x))
+    left = float(lack.mean()) - exposed
+    stall, wait = float(np.nan_to_num(shares.stall[g])), float(shares.wait[g])
+    stalled = left * _ratio(stall, stall + wait) if stall > 0 else 0.0
+    for phase, share in (
+        ("exposed", exposed), ("overlapped", overlapped), ("stall", stalled), ("wait", left - stalled),
+        ("compute", 1.0 - exposed - overlapped - left),
+    ):  # fmt: skip
+        out[phase] = max(0.0, share) * (1.0 - out["idle"])
+    return out
+
+
+def _ratio(part: float, whole: float) -> float:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+
+
+def _limits(gpus: tuple[Device, ...]) -> Array:
+    return np.array([math.nan if gpu.power_limit_watts is None else gpu.power_limit_watts for gpu in gpus])

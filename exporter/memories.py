@@ -1,0 +1,97 @@
+"""Memories: what the analysis keeps of a GPU beyond the window: compute level, sensor, seconds per phase.
+
+Owned by the Analyzer, one per GPU. They move on only with the analysis' whole seconds, so that a trace replayed gives
+the same ones; nothing here knows a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.model import PHASES, Device
+from exporter.readings import Sensor
+from exporter.signals import rates, sensor
+from exporter.signals.correlation import variation
+
+Array = NDArray[np.float64]
+
+LEVEL_LIFE_S = 600.0  # a job may enter a phase that computes at lower power
+SELF_TEST_S = 20.0
+_TRANSITIONS = 15  # the latest ones vote
+_LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
+_UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
+
+
+@dataclass(slots=True)
+class Peak:
+    """The highest of the values given within their life: a decreasing queue."""
+
+    life_s: float
+    _falling: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, t_s: float, value: float) -> None:
+        """Take in a value; NaN is no value."""
+        if math.isnan(value):
+            return
+        while self._falling and self._falling[-1][1] <= value:
+            self._falling.pop()
+        self._falling.append((t_s, value))
+        while self._falling[0][0] < t_s - self.life_s:
+            self._falling.popleft()
+
+    def at(self, t_s: float) -> float:
+        """The highest value that is still alive; NaN without one."""
+        return next((value for since, value in self._falling if since >= t_s - self.life_s), math.nan)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._falling.clear()
+
+
+@dataclass(slots=True)
+class GpuMemory:
+    """Of one board and power source; another board, or another source of its power, starts anew."""
+
+    level: Peak = field(default_factory=lambda: Peak(LEVEL_LIFE_S))  # of the job
+    board_watts: float = math.nan  # highest compute level ever seen on the board
+    job: str | None = None
+    refresh_s: float = math.nan  # measured
+    repeats: float = math.nan
+    transitions: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_TRANSITIONS))
+    phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    def learn_sensor(self, t: Array, power: Array, refresh_s: float | None) -> None:
+        """Measure the refresh, and run the self-test on the latest readings of power."""
+        if len(t) < 10:
+            return
+        if float(variation(power)) >= _LIVELY and not math.isnan(measured := sensor.measured_refresh(t, power)):
+            self.refresh_s, self.repeats = measured, sensor.repeats(power)
+        known = self.refresh_s if refresh_s is None else refresh_s
+        step_s = max(rates.poll_interval(t), 0.0 if math.isnan(known) else known)
+        when, floor_s = sensor.transition_floor(t, power, step_s)
+        if not math.isnan(floor_s) and (not self.transitions or when > self.transitions[-1][0]):
+            self.transitions.append((when, floor_s))
+
+    def believed(self, device: Device) -> Sensor:
+        """Averaging window and refresh: the table's, unless the readings show it to be wrong."""
+        refresh_s, window_s = device.power_refresh_s, device.power_window_s
+        seen_slow = seen_fast = False
+        if self.transitions:
+            seen_slow = float(np.median([f for _, f in self.transitions])) > sensor.SLOW_FLOOR_S
+            seen_fast = not seen_slow
+        if window_s is None:
+            window_s = _PROVEN_WINDOW_S if seen_fast and device.power_source != "average" else _UNKNOWN_WINDOW_S
+        elif seen_slow:
+            window_s = max(window_s, _UNKNOWN_WINDOW_S)
+        if refresh_s is None:
+            refresh_s = _UNKNOWN_REFRESH_S if math.isnan(self.refresh_s) else self.refresh_s
+        elif self.repeats > 0.5 and self.refresh_s > 1.5 * refresh_s:
+            # A sensor that refreshes more slowly than its table says is not the sensor of the table.
+            refresh_s = self.refresh_s
+            window_s = max(window_s, refresh_s)
+        return Sensor(window_s, refresh_s)

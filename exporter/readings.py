@@ -1,0 +1,179 @@
+"""Readings: what the sensors of all GPUs of a node said over a span of time, as arrays with one row per GPU.
+
+Called by the analysis at every evaluation. It knows which channels belong to a GPU (links), brings power and bytes to
+the same stretches of time, and stacks the GPUs; it never judges what it finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.model import PATHS, Device, Inventory, Series
+from exporter.signals import alignment, levels, rates
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_PREFIX = {"nvlink": "nvlink_"}  # NVLink bytes are channels of the GPU itself
+_LONGEST_GAP_POLLS, _LONGEST_GAP_S = 3.0, 0.25  # a longer gap between byte reads hides when the bytes flowed
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """What is believed of a GPU's power sensor: averaging window and refresh, seconds."""
+
+    window_s: float
+    refresh_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Two-way traffic of one device: cumulative bytes and cumulative unknown seconds at its polls."""
+
+    t: Array
+    done: Array
+    unknown: Array
+    interval_s: float  # of the polls
+    refresh_s: float  # of the counter; NaN where not seen
+    floor_bytes_per_s: float
+
+    @property
+    def resolved_s(self) -> float:
+        """The shortest interval over which these bytes mean anything."""
+        return rates.resolved_s(self.interval_s, self.refresh_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Arrays over GPUs g, fabrics f (the order of model.PATHS), power readings n, fine intervals m; NaN = missing."""
+
+    gpus: tuple[Device, ...]
+    t: Array  # [g, n] s, of the power readings
+    power: Array  # [g, n] W
+    utilization: Array  # [g, n] ratio
+    traffic: Array  # [f, g, n] bytes/s over the stretch that each power reading speaks of
+    step_s: Array  # [g] between power readings
+    sensors: tuple[Sensor, ...]
+    fine_t: Array  # [g, m] s, middle of the finest intervals that the byte polls allow
+    fine: Array  # [f, g, m] bytes/s
+    fine_step_s: Array  # [g]
+    fine_length_s: Array  # [g]
+    floor: Array  # [f, g] bytes/s below which a fabric is silent; NaN where the GPU has no such fabric
+    silent: tuple[tuple[str, ...], ...]  # per GPU: linked devices that gave no bytes in both directions
+
+
+def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
+             refresh_s: Mapping[str, float]) -> dict[tuple[str, str], Flow]:  # fmt: skip
+    """The traffic of every linked device, by (device id, path); devices without bytes in both directions are left out."""
+    devices = {d.id: d for d in inventory.devices}
+    flows: dict[tuple[str, str], Flow] = {}
+    for device_id, path in dict.fromkeys((link.device_id, link.path) for link in inventory.links):
+        prefix = f"{device_id}/{_PREFIX.get(path, '')}"
+        t, sent = series.series(prefix + "transmit_bytes_total", start_s, end_s)
+        t_received, received = series.series(prefix + "receive_bytes_total", start_s, end_s)
+        if len(t) < 2 or len(t_received) < 2:
+            continue
+        if t is not t_received and not np.array_equal(t, t_received):
+            received = np.interp(t, t_received, received, left=np.nan, right=np.nan)
+        known = ~(np.isnan(sent) | np.isnan(received))
+        if np.count_nonzero(known) < 2:
+            continue
+        if not known.all():
+            t, sent, received = t[known], sent[known], received[known]
+        interval_s = rates.poll_interval(t)
+        longest_s = max(_LONGEST_GAP_POLLS * interval_s, _LONGEST_GAP_S)
+        rate = devices[device_id].rate_bytes_per_s if device_id in devices else None
+        floor = levels.FLOOR_OF_LINE_RATE * rate if rate and path != "nvlink" else levels.FLOOR_BYTES_PER_S
+        done, unknown = rates.flow(t, sent, received, longest_s)
+        flows[device_id, path] = Flow(t, done, unknown, interval_s, refresh_s.get(device_id, math.nan), floor)
+    return flows
+
+
+def power_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple[Array, Array, Array]:
+    """Times, power and utilisation of one GPU; utilisation falls back to GPM's kernel-busy share, else it is NaN."""
+    t, power = series.series(f"{gpu.id}/power_watts", start_s, end_s)
+    for key in ("utilization_ratio", "kernel_busy_ratio"):
+        t_busy, busy = series.series(f"{gpu.id}/{key}", start_s, end_s)
+        if len(t_busy) == 0 or np.isnan(busy).all():
+            continue
+        if t_busy is not t and not np.array_equal(t_busy, t):
+            busy = busy[np.clip(np.searchsorted(t_busy, t, side="right") - 1, 0, None)]
+        return t, power, busy
+    return t, power, np.full(len(t), np.nan)
+
+
+def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, sensors: Mapping[str, Sensor],
+           byte_refresh_s: Mapping[str, float]) -> Readings:  # fmt: skip
+    """Everything that was read of the node's GPUs and their traffic in (start_s, end_s]. O(n) per GPU and device."""
+    flows = flows_of(series, inventory, start_s, end_s, byte_refresh_s)
+    gpus = inventory.of_kind("gpu")
+    paths = [p for p in PATHS if any(link.path == p for link in inventory.links)]
+    rows: dict[str, list[Array]] = {key: [] for key in ("t", "power", "utilization", "fine_t")}
+    traffic: list[list[Array]] = [[] for _ in paths]
+    fine: list[list[Array]] = [[] for _ in paths]
+    floor = np.full((len(paths), len(gpus)), np.nan)
+    step_s, fine_step_s, fine_length_s = (np.full(len(gpus), np.nan) for _ in range(3))
+    silent: list[tuple[str, ...]] = []
+    for g, gpu in enumerate(gpus):
+        linked = [(k.device_id, k.path) for k in inventory.links if k.gpu_id == gpu.id]
+        silent.append(tuple(device_id for device_id, path in linked if (device_id, path) not in flows))
+        mine = {p: [flows[key] for key in linked if key[1] == p and key in flows] for p in paths}
+        t, power, busy = power_of(series, gpu, start_s, end_s)
+        sensor = sensors[gpu.id]
+        poll_s = rates.poll_interval(t)
+        if alignment.polled_fast(poll_s, sensor.refresh_s):
+            kept = alignment.fresh(t, power, sensor.refresh_s)
+            t, power, busy = t[kept], power[kept], busy[kept]
+        step_s[g] = rates.poll_interval(t)
+        age_s = alignment.reading_age(poll_s, sensor.refresh_s)
+        begin, end, length_s, every_s = _fine_grid([f for of_path in mine.values() for f in of_path])
+        fine_step_s[g], fine_length_s[g] = every_s, length_s
+        for key, row in (("t", t), ("power", power), ("utilization", busy), ("fine_t", (begin + end) / 2)):
+            rows[key].append(row)
+        for f, path in enumerate(paths):
+            traffic[f].append(sum((_beside(flow, t, age_s, sensor.window_s) for flow in mine[path]), np.zeros(len(t))))
+            fine[f].append(sum((_within(flow, begin, end) for flow in mine[path]), np.zeros(len(begin))))
+            if mine[path]:
+                floor[f, g] = sum(flow.floor_bytes_per_s for flow in mine[path])
+    stacked = {key: alignment.stack(of_key) for key, of_key in rows.items()}
+    shape, fine_shape = stacked["t"].shape, stacked["fine_t"].shape
+    return Readings(
+        gpus=gpus, t=stacked["t"], power=stacked["power"], utilization=stacked["utilization"],
+        traffic=np.array([alignment.stack(r) for r in traffic]).reshape(len(paths), *shape),
+        step_s=step_s, sensors=tuple(sensors[gpu.id] for gpu in gpus), fine_t=stacked["fine_t"],
+        fine=np.array([alignment.stack(r) for r in fine]).reshape(len(paths), *fine_shape),
+        fine_step_s=fine_step_s, fine_length_s=fine_length_s, floor=floor, silent=tuple(silent),
+    )  # fmt: skip
+
+
+def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:
+    """Start and end [m] of the finest intervals of the device that is polled most often, their length and distance."""
+    if not flows:
+        return np.empty(0), np.empty(0), math.nan, math.nan
+    fastest = min(flows, key=lambda flow: flow.resolved_s)
+    first, last = rates.fine_knots(fastest.t, fastest.interval_s, fastest.refresh_s)
+    if len(first) == 0:
+        return np.empty(0), np.empty(0), math.nan, math.nan
+    begin, end = fastest.t[first], fastest.t[last]
+    every_s = fastest.interval_s
+    return begin, end, every_s * max(1, round(float(np.median(end - begin)) / every_s)), every_s
+
+
+def _beside(flow: Flow, t: Array, age_s: float, window_s: float) -> Array:
+    begin, end = alignment.intervals(t, age_s, window_s, max(window_s, flow.resolved_s))
+    return rates.rate_between(flow.t, flow.done, flow.unknown, begin, end)
+
+
+def _within(flow: Flow, begin: Array, end: Array) -> Array:
+    """Rate within the fine intervals; over the flow's own shortest interval around their middle where it is slower."""
+    longer = np.maximum(0.0, flow.resolved_s - (end - begin)) / 2 if flow.resolved_s > 1.2 * _typical(end - begin) else 0.0
+    return rates.rate_between(flow.t, flow.done, flow.unknown, begin - longer, end + longer)
+
+
+def _typical(x: Array) -> float:
+    return float(np.median(x)) if len(x) else math.nan

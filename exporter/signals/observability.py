@@ -1,0 +1,68 @@
+"""Observability: whether these sensors can resolve this job's rhythm. Called by the analysis; arrays [..., n].
+
+Never a confidence in the number itself: a share that is resolved may still be wrong, but one that is not is not given.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.signals.correlation import variation
+from exporter.signals.overlap import boxcar_mean
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+LIMIT = 0.5  # below, no health and no exposed share
+MODULATED = 0.15  # standard deviation of traffic as a share of its mean
+RESOLUTION_WINDOWS = 4.0  # a rhythm of four averaging windows is resolved
+SLOW_WINDOW_S = 0.5
+_FAST_POLLS_S = 0.03  # bytes polled at least this fast show flat traffic to be flat
+
+
+def survival(traffic: Array, step_s: float, length_s: float, window_s: float) -> float:
+    """What is left of the traffic's modulation after the sensor's averaging: ratio of standard deviations, 0 to 1.
+
+    1 where the window is shorter than one and a half intervals. traffic [n] of one GPU at the finest interval,
+    `length_s` long, one each `step_s`. O(n).
+
+    >>> x = np.tile([0.0, 1.0], 50)
+    >>> survival(x, 0.1, 0.1, 0.025), survival(x, 0.1, 0.1, 1.0) < 0.2
+    (1.0, True)
+    """
+    if not window_s >= 1.5 * length_s:
+        return 1.0
+    smooth = boxcar_mean(traffic, round((window_s / step_s - 1) / 2))
+    before = float(np.nanstd(traffic)) if (~np.isnan(traffic)).any() else 0.0
+    return float(np.nanstd(smooth)) / before if before > 0 else 1.0
+
+
+def observability(
+    traffic: Array, step_s: Array, length_s: Array, window_s: Array, x: Array, high: Array, limit_watts: Array, seen: Array
+) -> tuple[Array, Mask]:
+    """How well the sensors resolve the job, 0 to 1, and whether its traffic is modulated.
+
+    traffic [g, n] at the finest interval, one row per GPU; step_s, length_s of the intervals, window_s of the power
+    sensor, x exposed share, high compute level of the window, limit_watts of the board, seen highest level of job and
+    board: all [g], NaN where unknown. Rows of flat traffic have no rhythm; there the level decides: flat and low power
+    may be a mixture that no sensor shows.
+
+    >>> one = np.ones((1, 20)); a = np.array
+    >>> float(observability(one, a([.1]), a([.1]), a([.025]), a([0.]), a([400.]), a([500.]), a([400.]))[0][0])
+    0.8
+    """
+    modulated = variation(traffic) > MODULATED
+    out = np.empty(len(traffic))
+    for g, row in enumerate(traffic):
+        if modulated[g]:
+            out[g] = survival(row, step_s[g], length_s[g], window_s[g])
+        elif x[g] >= 0.05:
+            out[g] = 0.6
+        elif window_s[g] >= SLOW_WINDOW_S:
+            out[g] = 0.5 if step_s[g] <= _FAST_POLLS_S else 0.45
+        elif high[g] < 0.5 * limit_watts[g] and not seen[g] > 1.1 * high[g]:
+            out[g] = 0.4
+        else:
+            out[g] = 0.8 if window_s[g] <= 0.05 else 0.6
+    return out, modulated

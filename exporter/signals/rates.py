@@ -1,0 +1,139 @@
+"""Rates: from byte counters to a flow in bytes per second, with resets, gaps and one-way traffic told apart.
+
+Called by the gathering of readings, one device at a time. Never smooths more than the readings force it to, and never
+fills a gap: what was not read stays NaN.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+SYMMETRY_SPAN_S = 2.0  # collectives of real jobs send and receive in turns; over two seconds they are balanced
+_SYMMETRY_FROM, _SYMMETRY_FULL = 0.5, 0.7  # ratio of the directions: below the first one-way, above the second balanced
+_ACK_SHARE = 0.02  # what a one-way flow sends back: acknowledgements and read requests are not a collective
+FINE_S = 0.04  # shortest interval that is judged: below, counters that refresh every 10 ms quantise
+_SLOW_COUNTER = 1.35  # polls between two changes of a counter that is slower than the polls
+
+
+def poll_interval(t: Array) -> float:
+    """The gap between readings in which a random instant falls (median by time): reads in pairs count as one.
+
+    t [n] s, ascending. NaN with fewer than two readings. O(n log n).
+
+    >>> poll_interval(np.array([0.0, 0.1, 0.2, 0.3]))
+    0.1
+    >>> round(poll_interval(np.array([0.0, 0.005, 0.1, 0.105, 0.2, 0.205])), 3)
+    0.095
+    """
+    if len(t) < 2:
+        return float("nan")
+    gaps = np.sort(np.diff(t))
+    total = np.cumsum(gaps)
+    return float(gaps[min(len(gaps) - 1, np.searchsorted(total, total[-1] / 2))])
+
+
+def flow(t: Array, transmit: Array, receive: Array, longest_gap_s: float) -> tuple[Array, Array]:
+    """Cumulative bytes of two-way traffic, and cumulative seconds that cannot be known.
+
+    Per interval between two readings: max(tx, rx) where both directions balance over about two seconds (collectives
+    send and receive in turns), else min(tx, rx) less the acknowledgements of the larger (storage and checkpoints flow
+    one way). A counter that falls, a missing reading, and a gap longer than `longest_gap_s` make an interval unknown.
+
+    t [n] s, transmit and receive [n] bytes; NaN: not read. Returns bytes [n] and unknown seconds [n], both from 0.
+    O(n).
+
+    >>> t = np.arange(4.0)
+    >>> done, unknown = flow(t, np.array([5.0, 7, 1, 4]), np.array([0.0, 2, 4, 7]), 2.0)
+    >>> done.tolist(), unknown.tolist()
+    ([0.0, 2.0, 2.0, 5.0], [0.0, 0.0, 1.0, 1.0])
+    """
+    if len(t) < 2:
+        return np.zeros(len(t)), np.zeros(len(t))
+    sent, received, gaps = np.diff(transmit), np.diff(receive), np.diff(t)
+    known = (sent >= 0) & (received >= 0) & (gaps <= longest_gap_s)
+    if not known.all():
+        sent, received = np.where(known, sent, 0.0), np.where(known, received, 0.0)
+    smaller, larger = np.minimum(sent, received), np.maximum(sent, received)
+    reach = max(1, round(SYMMETRY_SPAN_S / 2 * len(gaps) / float(t[-1] - t[0])))
+    over = boxcar_sum(np.stack((sent, received)), reach)
+    balance = over.min(axis=0) / np.maximum(over.max(axis=0), 1e-300)
+    weight = np.clip((balance - _SYMMETRY_FROM) / (_SYMMETRY_FULL - _SYMMETRY_FROM), 0.0, 1.0)
+    one_way = np.maximum(0.0, smaller - _ACK_SHARE * larger)
+    done = np.concatenate(([0.0], np.cumsum(one_way + weight * (larger - one_way))))
+    unknown = np.concatenate(([0.0], np.cumsum(np.where(known, 0.0, gaps))))
+    return done, unknown
+
+
+def boxcar_sum(x: Array, reach: int) -> Array:
+    """Sums over 2 reach + 1 neighbours along the last axis; at the ends over those that exist. x [..., n]. O(n).
+
+    >>> boxcar_sum(np.array([1.0, 2, 3, 4]), 1).tolist()
+    [3.0, 6.0, 9.0, 7.0]
+    """
+    n = x.shape[-1]
+    total = np.zeros((*x.shape[:-1], n + 1))
+    np.cumsum(x, axis=-1, out=total[..., 1:])
+    i = np.arange(n)
+    return total[..., np.minimum(i + reach + 1, n)] - total[..., np.maximum(i - reach, 0)]
+
+
+def rate_between(t: Array, done: Array, unknown: Array, start_s: Array, end_s: Array) -> Array:
+    """Mean rate within each interval, bytes per second, from the straight line between readings.
+
+    t, done, unknown [n] as `flow` gives them; start_s, end_s [k] s. NaN where an interval leaves the readings or
+    touches time that is unknown. O(n + k).
+
+    >>> t = np.array([0.0, 1.0, 2.0])
+    >>> rate_between(t, np.array([0.0, 4.0, 4.0]), np.zeros(3), np.array([0.5, 1.5]), np.array([1.5, 2.5])).tolist()
+    [2.0, nan]
+    """
+    if len(t) < 2:
+        return np.full(len(start_s), np.nan)
+    rate = (np.interp(end_s, t, done) - np.interp(start_s, t, done)) / (end_s - start_s)
+    outside = (start_s < t[0]) | (end_s > t[-1])
+    if unknown[-1] > 0:
+        missing = np.interp(end_s, t, unknown) - np.interp(start_s, t, unknown)
+        outside |= missing > 1e-6
+    if outside.any():
+        rate[outside] = np.nan
+    return rate
+
+
+def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
+    """Indices of readings without those that follow within half an interval (the second of a pair). t [n]. O(n).
+
+    >>> thin(np.array([0.0, 0.005, 0.1, 0.105]), 0.095).tolist()
+    [0, 2]
+    """
+    if len(t) == 0:
+        return np.empty(0, dtype=np.intp)
+    return np.flatnonzero(np.concatenate(([True], np.diff(t) > 0.5 * interval_s)))
+
+
+def fine_knots(t: Array, interval_s: float, refresh_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First and last reading of the finest intervals that can be judged: whole polls, 40 ms and two counter refreshes.
+
+    Overlapping, one from each reading on; a single poll where polls are slower than that. t [n] s, ascending;
+    interval_s its poll interval; refresh_s that of the counter (0 or NaN: faster than the polls). Returns indices [k],
+    [k]. O(n).
+
+    >>> first, last = fine_knots(np.arange(5) * 0.02, 0.02, 0.01)
+    >>> first.tolist(), last.tolist()
+    ([0, 1, 2], [2, 3, 4])
+    """
+    knots = thin(t, interval_s)
+    slow = refresh_s > _SLOW_COUNTER * interval_s
+    polls = max(1, round(max(FINE_S, 2 * refresh_s if slow else 0.0) / interval_s)) if interval_s > 0 else 1
+    return knots[:-polls], knots[polls:]
+
+
+def resolved_s(interval_s: float, refresh_s: float) -> float:
+    """The shortest interval over which bytes mean anything: a poll, or the refresh of a slower counter. Seconds.
+
+    >>> resolved_s(0.02, 0.01), resolved_s(0.02, 0.1), resolved_s(0.1, float("nan"))
+    (0.02, 0.1, 0.1)
+    """
+    return refresh_s if refresh_s > _SLOW_COUNTER * interval_s else interval_s
