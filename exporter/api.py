@@ -1,0 +1,204 @@
+"""What the HTTP API says: a Snapshot and a stretch of waveform as values ready for JSON.
+
+`endpoints.py` sends them, `top` reads them. Pure functions over what is in memory; what does not exist is None, and
+nothing here reads a clock or a device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter import __version__
+from exporter.model import Device, Finding, Inventory, Link, OverlapAnalysis, Series, Snapshot, SourceHealth
+from exporter.quantities import split_channel
+
+Array = NDArray[np.float64]
+
+# Counters that carry the bytes, by path; those of NVLink are the GPU's own.
+_BYTE_COUNTERS = {
+    "rdma": ("transmit_bytes_total", "receive_bytes_total"),
+    "tcp": ("transmit_bytes_total", "receive_bytes_total"),
+    "nvlink": ("nvlink_transmit_bytes_total", "nvlink_receive_bytes_total"),
+}
+_FINEST_STEP_S = 0.05
+_MOST_POINTS = 600
+_LONGEST_READ_GAP_S = 1.0
+
+
+def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
+    """All of a snapshot that people look at. Times `*_s` are seconds of the session; `wall_s` is Unix time."""
+    readings = _readings_by_device(snapshot)
+    return {
+        "t_s": snapshot.t_s,
+        "wall_s": snapshot.wall_s,
+        "started_unix_s": snapshot.inventory.started_unix_s,
+        "host": snapshot.inventory.host,
+        "version": __version__,
+        "mode": snapshot.mode,
+        "transport": snapshot.transport,
+        "verdict_window_s": snapshot.verdict_window_s,
+        "config_reload_ok": snapshot.config_reload_ok,
+        "gpus": [_gpu(snapshot, d, readings, gone=False) for d in snapshot.inventory.of_kind("gpu")]
+        + [_gpu(snapshot, d, readings, gone=True) for d in snapshot.gone],
+        "ports": [_device(d, readings) for d in snapshot.inventory.of_kind("rdma_port")],
+        "nics": [_device(d, readings) for d in snapshot.inventory.of_kind("nic")],
+        "node_findings": [_finding(f) for f in snapshot.findings if f.gpu_id is None],
+        "sources": [_source(snapshot, s) for s in snapshot.sources],
+        "quarantined": [{"kind": q.kind, "id": q.id, "reason": q.reason, "since_s": q.t_s} for q in snapshot.quarantined],
+        "counted_gpus": {"pci": snapshot.pci_gpus, "nvml": snapshot.nvml_gpus},
+        "processes": [{"process": p.process, "cpu_s": p.cpu_s, "memory_bytes": p.memory_bytes} for p in snapshot.processes],
+    }
+
+
+def _readings_by_device(snapshot: Snapshot) -> dict[str, dict[str, float]]:
+    ids = frozenset(d.id for d in snapshot.inventory.devices)
+    readings: dict[str, dict[str, float]] = {}
+    for channel, (value, _) in snapshot.latest.items():
+        if math.isfinite(value) and (split := split_channel(channel, ids)) is not None:
+            readings.setdefault(split[0], {})[split[1]] = value
+    return readings
+
+
+def _device(device: Device, readings: dict[str, dict[str, float]]) -> dict[str, Any]:
+    return {
+        "id": device.id,
+        "index": device.index,
+        "uuid": device.uuid,
+        "name": device.name,
+        "driver": device.driver,
+        "rate_bytes_per_s": device.rate_bytes_per_s,
+        "info": dict(device.info),
+        "readings": readings.get(device.id, {}),
+    }
+
+
+def _gpu(snapshot: Snapshot, device: Device, readings: dict[str, dict[str, float]], *, gone: bool) -> dict[str, Any]:
+    mine = not gone
+    quarantine = next((q.reason for q in snapshot.quarantined if mine and q.kind == "gpu" and q.id == device.id), None)
+    refresh_s = next((r.refresh_s for r in snapshot.refresh if mine and r.id == device.id and r.quantity == "power"), None)
+    return {
+        **_device(device, {} if gone else readings),
+        "gone": gone,
+        "quarantined": quarantine,
+        "power_source": device.power_source,
+        "power_limit_watts": device.power_limit_watts,
+        "power_refresh_s": refresh_s,
+        "analyses": [_analysis(a) for a in snapshot.analyses if mine and a.gpu_id == device.id],
+        "phases": dict(snapshot.phases.get(device.id, {})) if mine else {},
+        "links": [_link(li) for li in snapshot.inventory.links if mine and li.gpu_id == device.id],
+        "findings": [_finding(f) for f in snapshot.findings if mine and f.gpu_id == device.id],
+    }
+
+
+def _analysis(analysis: OverlapAnalysis) -> dict[str, Any]:
+    """The fields of `analyze --json`: "gpu" stands for gpu_id, the rest as in the model."""
+    fields = dataclasses.asdict(analysis)
+    return {"gpu": fields.pop("gpu_id"), **{k: _finite(v) for k, v in fields.items()}}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _link(link: Link) -> dict[str, Any]:
+    return {"device": link.device_id, "path": link.path, "reason": link.reason, "weight": link.weight}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "finding": finding.finding,
+        "since_s": finding.since_s,
+        "evidence": [{k: _finite(v) for k, v in dataclasses.asdict(e).items()} for e in finding.evidence],
+        "advice": list(finding.advice),
+    }
+
+
+def _source(snapshot: Snapshot, source: SourceHealth) -> dict[str, Any]:
+    last_s = source.last_success_s
+    return {
+        "source": source.source,
+        "kind": source.source.split("/", 1)[0],
+        "up": source.up,
+        "reason": source.reason,
+        "reads": source.reads,
+        "errors": dict(source.errors),
+        "missed_ticks": source.missed_ticks,
+        "restarts": source.restarts,
+        "interval_s": source.interval_s,
+        "silent_s": None if last_s is None else max(0.0, snapshot.t_s - last_s),
+    }
+
+
+def find_gpu(inventory: Inventory, wanted: str) -> Device | None:
+    """The GPU that an index, an id or a UUID names."""
+    return next((d for d in inventory.of_kind("gpu") if wanted in (d.id, d.uuid, str(d.index))), None)
+
+
+def waveform_json(history: Series, inventory: Inventory, gpu: Device, end_s: float, seconds: float) -> dict[str, Any]:
+    """Power as it was read, and traffic by path on an even grid, over end_s - seconds to end_s.
+
+    power.t_s [n] and power.watts [n]; traffic.t_s [m], traffic.<path> [m] in bytes per second, where m is at most 600.
+    None stands where a counter was not read for a second or restarted. A path without a counter is missing.
+    """
+    t_s, watts = history.series(f"{gpu.id}/power_watts", end_s - seconds, end_s)
+    good = np.isfinite(watts)
+    step_s = max(_FINEST_STEP_S, seconds / _MOST_POINTS)
+    grid_s = end_s - seconds + step_s * np.arange(round(seconds / step_s) + 1)
+    traffic: dict[str, Array] = {}
+    for link in inventory.links:
+        if link.gpu_id == gpu.id and (rate := _link_rate(history, link, grid_s)) is not None:
+            rate = rate * link.weight
+            traffic[link.path] = traffic[link.path] + rate if link.path in traffic else rate
+    return {
+        "gpu": gpu.id,
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "start_s": end_s - seconds,
+        "end_s": end_s,
+        "power": {"t_s": _numbers(t_s[good], 3), "watts": _numbers(watts[good], 1)},
+        "traffic": {"t_s": _numbers(grid_s[1:], 3), **{path: _numbers(rate, 0) for path, rate in traffic.items()}},
+    }
+
+
+def _link_rate(history: Series, link: Link, grid_s: Array) -> Array | None:
+    """The busier direction of a link on the intervals of the grid: collectives send and receive the same bytes, and
+    their sum would count them twice."""
+    rates = [
+        rate
+        for key in _BYTE_COUNTERS[link.path]
+        if (rate := counter_rate(*history.series(f"{link.device_id}/{key}", grid_s[0] - 1.0, grid_s[-1]), grid_s)) is not None
+    ]
+    return np.fmax.reduce(rates) if rates else None
+
+
+def counter_rate(t_s: Array, total: Array, grid_s: Array) -> Array | None:
+    """Rate of a counter on the intervals between the points of a grid.
+
+    t_s [n] s, total [n] as read; grid_s [m] s, rising. Returns [m - 1] per second: no byte is lost or counted twice,
+    whatever the rates of reading and grid. NaN where the reads around an interval lie more than 1 s apart, where the
+    counter went back (a restart), and beyond the readings. NaN readings are left out. None with fewer than two readings.
+
+    >>> counter_rate(np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 40.0]), np.array([0.0, 0.5, 1.0, 2.0]))
+    array([10., 10., 30.])
+    """
+    good = np.isfinite(total)
+    t_s, total = t_s[good], total[good]
+    if len(t_s) < 2:
+        return None
+    # A broken interval gets no bytes in the sum, and every grid interval that touches it gets no answer.
+    steps = np.diff(total)
+    broken = (steps < 0) | (np.diff(t_s) > _LONGEST_READ_GAP_S)
+    sent = np.concatenate(([0.0], np.cumsum(np.where(broken, 0.0, steps))))
+    breaks = np.concatenate(([0.0], np.cumsum(broken.astype(np.float64))))
+    rate: Array = np.diff(np.interp(grid_s, t_s, sent, np.nan, np.nan)) / np.diff(grid_s)
+    rate[np.diff(np.interp(grid_s, t_s, breaks, np.nan, np.nan)) > 0] = np.nan
+    return rate
+
+
+def _numbers(values: Array, digits: int) -> list[float | None]:
+    return [v if v == v else None for v in np.round(values, digits).tolist()]
