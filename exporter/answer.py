@@ -56,17 +56,6 @@ class Context:
         self.web_config = web_config
         self.connections = connections
         self.credentials = Credentials()
-        self.stream = Stream(state)
-
-
-class Context:
-    """What the endpoints of one server share."""
-
-    def __init__(self, state: State, web_config: WebConfigFile, connections: Connections) -> None:
-        self.state = state
-        self.web_config = web_config
-        self.connections = connections
-        self.credentials = Credentials()
         self.stream = Stream(lambda: state.exposition)
 
 
