@@ -96,6 +96,12 @@ class Inventory:
         """The devices of one kind, in order."""
         return tuple(d for d in self.devices if d.kind == kind)
 
+    def compute_ports(self) -> tuple[Device, ...]:
+        """The RDMA ports that may carry the job: those paired with a GPU, or all of them where none is."""
+        paired = {link.device_id for link in self.links if link.path == "rdma"}
+        ports = self.of_kind("rdma_port")
+        return tuple(p for p in ports if p.id in paired) or ports
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -170,6 +176,23 @@ class OverlapAnalysis:
     traffic_low_bytes_per_s: float | None = None
     traffic_median_bytes_per_s: float | None = None
     traffic_high_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransportVerdict:
+    """The transport of the node, and why. `devices`: whom the reason speaks of. Rates None: not known.
+
+    links: in tcp and mixed, every GPU to every interface that carries the job, where the inventory does not hold the pair.
+    tcp_share: part of TCP in the job's bytes, 0 to 1; None while the job moves none.
+    """
+
+    transport: str  # one of TRANSPORTS
+    reason: str  # one of transport.REASONS
+    devices: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    rdma_bytes_per_s: float | None = None
+    tcp_bytes_per_s: float | None = None
+    tcp_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
