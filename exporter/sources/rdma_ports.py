@@ -1,0 +1,195 @@
+"""One RDMA device and its ports: what sysfs says of them, which files count their bytes, which of them are safe to read.
+
+`rdma.py` makes lanes of what is found here. Reads each file at most once and keeps none open.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.model import Device
+from exporter.sources.rdma_drivers import UNKNOWN, ByteSource, Driver, driver_row
+from exporter.sources.sysfs import (
+    canonical,
+    link_name,
+    names_in,
+    numa_node,
+    parse_count,
+    parse_rate,
+    parse_state,
+    pci_path,
+    probe,
+    read_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Directories of counter files of one port, with the names in each; a place that is not there has no names."""
+
+    directories: Mapping[str, tuple[str, frozenset[str]]]
+
+    def find(self, file: str) -> str | None:
+        """The path of "place/name", or of the first spelling that exists in "place/name|place/other"."""
+        for spelling in file.split("|"):
+            place, _, name = spelling.partition("/")
+            # Drivers keep hw_counters below the port, below the device, or both.
+            for where in (place, "device") if place == "hw_counters" else (place,):
+                directory, names = self.directories.get(where, ("", frozenset()))
+                if name in names:
+                    return f"{directory}/{name}"
+        return None
+
+    def find_all(self, files: Sequence[str]) -> list[str]:
+        """The paths of the files that exist."""
+        return [path for file in files if (path := self.find(file)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What is known of one port when its device is opened."""
+
+    device: Device
+    row: Driver
+    directory: str
+    places: Places
+    byte_source: ByteSource | None
+    counts: bool  # whether any of its counters are to be seen
+    manages_nvswitch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One RDMA device: its directory in class/infiniband, the device behind it, its driver."""
+
+    name: str
+    directory: str
+    behind: str | None
+    driver_name: str | None
+    vendor: str | None
+    above: str | None = None  # the interface that a software device rides on
+
+
+def look_at(root: str, name: str) -> Board:
+    """The device behind an entry of class/infiniband, and its driver."""
+    directory = f"{root}/class/infiniband/{name}"
+    behind: str | None = f"{directory}/device"
+    real = canonical(root, directory)
+    if real.startswith("devices/virtual/"):
+        # Only rxe names the interface below it in an attribute of its own (drivers/infiniband/sw/rxe/rxe_verbs.c).
+        rides_on = read_text(f"{directory}/parent")
+        return Board(name, directory, None, "rxe" if rides_on else "siw", None, rides_on)
+    if not os.path.isdir(f"{directory}/device"):  # noqa: PTH112
+        above, _, _ = real.rpartition("/infiniband/")
+        behind = f"{root}/{above}" if above.startswith("devices/") else None
+    if behind is None:
+        return Board(name, directory, None, None, None)
+    driver = link_name(f"{behind}/driver")
+    if driver is None:
+        lines = (read_text(f"{behind}/uevent") or "").splitlines()
+        driver = next((line[7:] for line in lines if line.startswith("DRIVER=")), None)
+    if driver is not None:
+        driver = driver.split(".", 1)[0]  # a subfunction is bound to mlx5_core.sf
+    return Board(name, directory, behind, driver, read_text(f"{behind}/vendor"))
+
+
+def open_port(root: str, board: Board, number: str) -> Port:
+    """All that is known of one port; costs a probe of its byte files."""
+    directory = f"{board.directory}/ports/{number}"
+    link_layer = read_text(f"{directory}/link_layer")
+    netdev = board.above or _netdev(board, directory, number)
+    places = _places(root, board, directory, netdev if link_layer == "Ethernet" else None)
+    files = frozenset(
+        f"{place}/{name}" for place, (_, names) in places.directories.items() if place != "netdev" for name in names
+    )
+    row = driver_row(board.driver_name, board.vendor, files)
+    byte_source, failing = _choose(row, places)
+    # Told by its files, a family of drivers has no one name.
+    driver = board.driver_name or (row.name if row is not UNKNOWN and not row.also else None)
+    rate, _ = probe(f"{directory}/rate", parse_rate)
+    state, _ = probe(f"{directory}/state", parse_state)
+    info = {
+        "link_layer": link_layer,
+        "firmware": read_text(f"{board.directory}/fw_ver"),
+        "netdev": netdev,
+        "byte_source": byte_source.label if byte_source is not None else None,
+        "state": None if state is None else "active" if state else "inactive",
+        "bond": netdev if netdev and os.path.isdir(f"{root}/class/net/{netdev}/bonding") else None,  # noqa: PTH112
+        "software": "true" if row.software else None,
+    }
+    return Port(
+        device=Device(
+            "rdma_port",
+            f"{board.name}/{number}",
+            driver=driver,
+            rate_bytes_per_s=rate if rate is not None and math.isfinite(rate) else None,
+            pci_path=pci_path(root, board.behind) if board.behind is not None else None,
+            numa_node=numa_node(board.behind) if board.behind is not None else None,
+            info={key: value for key, value in info.items() if value},
+        ),
+        row=row,
+        directory=directory,
+        places=places,
+        byte_source=byte_source,
+        counts=bool(files) or row.software,
+        manages_nvswitch=failing and link_layer == "InfiniBand" and netdev is None,
+    )
+
+
+def _netdev(board: Board, directory: str, number: str) -> str | None:
+    """The network interface of a port: as its first address names it (a bond, too), else the one beside it."""
+    named = read_text(f"{directory}/gid_attrs/ndevs/0")
+    if named and "/" not in named:
+        return named
+    beside = names_in(f"{board.behind}/net") if board.behind is not None else []
+    for name in beside:
+        dev_port = parse_count(read_text(f"{board.behind}/net/{name}/dev_port") or "")
+        if dev_port is not None and dev_port + 1 == int(number):  # dev_port counts from 0, ports from 1
+            return name
+    return beside[0] if len(beside) == 1 else None
+
+
+def _places(root: str, board: Board, directory: str, netdev: str | None) -> Places:
+    found = {
+        place: (path, frozenset(names_in(path)))
+        for place, path in (
+            ("counters", f"{directory}/counters"),
+            ("counters_ext", f"{directory}/counters_ext"),
+            ("hw_counters", f"{directory}/hw_counters"),
+        )
+    }
+    # Kernels from 2021 to 2025 follow a null pointer when hw_counters of a device are read from a namespace that does
+    # not own the device. There the port shows no counters at all, so these prove that reading is safe.
+    if any(names for _, names in found.values()) and directory.endswith("/ports/1"):
+        path = f"{board.directory}/hw_counters"
+        found["device"] = (path, frozenset(names_in(path)))
+    if netdev is not None:
+        path = f"{root}/class/net/{netdev}"
+        found["netdev"] = (path, frozenset(names_in(path)))
+    return Places(found)
+
+
+def _choose(row: Driver, places: Places) -> tuple[ByteSource | None, bool]:
+    """The byte source to use, and whether every byte file there is fails for good.
+
+    The best source that answers; one that stands at zero gives way to a lesser one that has counted. A fault that passes
+    (io_error, a half-written file) does not make a source worse.
+    """
+    standing: list[tuple[ByteSource, list[float], set[str | None]]] = []
+    for source in row.byte_sources:
+        paths = [path for files in (source.transmit, source.receive) if (path := places.find(files[0])) is not None]
+        if paths:
+            answers = [probe(path, parse_count) for path in paths]
+            standing.append((source, [v for v, _ in answers if v is not None], {reason for _, reason in answers}))
+    if not standing:
+        return None, False
+    answering = [(source, values) for source, values, reasons in standing if values or reasons & {"io_error", "not_a_number"}]
+    if not answering:
+        return standing[0][0], all(reasons == {"not_available"} for _, _, reasons in standing)
+    first, values = answering[0]
+    if values and not any(values):
+        return next((source for source, counted in answering if any(counted)), first), False
+    return first, False
