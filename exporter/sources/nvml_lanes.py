@@ -1,0 +1,263 @@
+"""The two lanes of NVML readings of one GPU: fast (power, energy, utilisation, NVLink) and slow (temperature, clocks,
+limit, time throttled).
+
+`nvml.py` makes them when it opens a GPU, the reader ticks them. All fields of a tick are one call. What a board does not
+answer when it is opened has no channel; what it answers with nonsense is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+from exporter.clock import Clock
+from exporter.model import Source
+from exporter.sources.nvml_calls import (
+    FUNCTION_NOT_FOUND,
+    NAN,
+    OK,
+    PERMANENT,
+    Calls,
+    Failures,
+    FieldBatch,
+    Tally,
+    ask,
+    probe_fields,
+)
+from exporter.sources.nvml_power import TOTAL_ENERGY, EnergyMeter, PowerGate, PowerSource
+
+# Why a reading was not given; the counters of the kind "nvml" have these and no others.
+REASONS = (
+    "implausible_power", "implausible_utilization", "implausible_counter",
+    "unsupported", "no_permission", "transient", "gpu_lost", "library",
+)
+
+NVLINK_LINK_COUNT, NVLINK_DATA_TX, NVLINK_DATA_RX, NVLINK_XMIT_BYTES, NVLINK_RCV_BYTES = 91, 138, 139, 202, 204
+ALL_LINKS = 0xFFFFFFFF
+THROTTLE_FIELDS = ((74, "power_cap"), (75, "sw_thermal"), (76, "sync_boost"))  # NVML_FI_DEV_PERF_POLICY_*, ns
+CLOCK_SM, TEMPERATURE_GPU = 1, 0
+TEMPERATURE_V1 = 0x0100000C  # version of nvmlTemperature_v1_t: sensor, value
+_HIGHEST_COUNTER = 2.0**62  # beyond lie the sentinels for "blank"
+_UTILIZATION = struct.Struct("=II")
+ENERGY_POLL_S = 0.05  # half the refresh of the energy counter
+
+
+class _Lane:
+    """What both lanes share: whose they are, and how a call that failed is turned into an error."""
+
+    device_kind = "gpu"
+
+    def __init__(self, calls: Calls, handle: ctypes.c_void_p, device_id: str) -> None:
+        self._calls = calls
+        self._handle = handle
+        self.device_id = device_id
+        self.errors = Tally(REASONS)
+        self._failures = Failures(self.errors)
+
+    def close(self) -> None:
+        """A handle needs no closing; it dies with the session."""
+
+    def _counter(self, batch: FieldBatch, i: int) -> float:
+        """Entry i as a counter; NaN, and counted, where it failed or holds a sentinel."""
+        code = batch.codes[i]
+        if code != OK:
+            self._failures.entry(code)
+            return NAN
+        value = batch.values[i]
+        if 0.0 <= value < _HIGHEST_COUNTER:
+            return value
+        self.errors.add("implausible_counter")
+        return NAN
+
+
+class NvLink:
+    """Where the bytes of all links together stand: one field for all (up to NVLink 4, KiB), or one per link (bytes)."""
+
+    def __init__(self, entries: tuple[tuple[int, int], ...], transmit: int, bytes_per_unit: float) -> None:
+        self.entries = entries  # transmit first, then receive
+        self.transmit = transmit  # how many of them
+        self.bytes_per_unit = bytes_per_unit
+
+
+def find_nvlink(calls: Calls, handle: ctypes.c_void_p) -> NvLink | None:
+    """Fields 138 and 139 with the scope of all links, else 202 and 204 of each link that answers; None without NVLink."""
+    both = ((NVLINK_DATA_TX, ALL_LINKS), (NVLINK_DATA_RX, ALL_LINKS))
+    count, *sums = probe_fields(calls, handle, ((NVLINK_LINK_COUNT, 0), *both))
+    if None not in sums:
+        return NvLink(both, 1, 1024.0)
+    links = range(min(64, int(count or 0)))
+    if not links:
+        return None
+    sent = tuple((NVLINK_XMIT_BYTES, link) for link in links)
+    received = tuple((NVLINK_RCV_BYTES, link) for link in links)
+    answers = probe_fields(calls, handle, sent + received)
+    live = [i for i in links if answers[i] is not None and answers[len(links) + i] is not None]
+    if not live:
+        return None
+    return NvLink(tuple(sent[i] for i in live) + tuple(received[i] for i in live), len(live), 1.0)
+
+
+class FastLane(_Lane):
+    """Power, energy, utilisation and NVLink bytes of one GPU, every tick: one field batch and one or two calls."""
+
+    def __init__(
+        self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock,
+        power: PowerSource | None, gate: PowerGate, with_utilization: bool,
+    ) -> None:
+        super().__init__(calls, handle, device_id)
+        self._clock = clock
+        self._gate = gate
+        nvlink = find_nvlink(calls, handle)
+        (energy,) = probe_fields(calls, handle, ((TOTAL_ENERGY, 0),))
+        entries: list[tuple[int, int]] = []
+        reads: list[tuple[str, Callable[[], float]]] = []
+
+        if power is not None:
+            reads.append(("power_watts", self._power_reading(power, entries)))
+        if energy:  # a counter that stands at 0 on a live board is a vGPU's way of saying no
+            at = len(entries)
+            entries.append((TOTAL_ENERGY, 0))
+            reads.append(("energy_joules_total", lambda: self._joules(at)))
+        if with_utilization:
+            reads.append(("utilization_ratio", self._utilization))
+        if nvlink is not None:
+            at_tx, at_rx = len(entries), len(entries) + nvlink.transmit
+            end, scale = len(entries) + len(nvlink.entries), nvlink.bytes_per_unit
+            entries.extend(nvlink.entries)
+            reads.append(("nvlink_transmit_bytes_total", lambda: self._sum(at_tx, at_rx, scale)))
+            reads.append(("nvlink_receive_bytes_total", lambda: self._sum(at_rx, end, scale)))
+
+        self._batch = FieldBatch(calls, entries)
+        self._reads = tuple(read for _, read in reads)
+        self._usage = ctypes.c_uint()
+        self._usage_call = calls.function("nvmlDeviceGetPowerUsage")
+        self._utilization_memory = bytearray(_UTILIZATION.size)
+        self._utilization_pointer = (ctypes.c_char * _UTILIZATION.size).from_buffer(self._utilization_memory)
+        self._utilization_call = calls.function("nvmlDeviceGetUtilizationRates")
+        if power is not None and power.rung == "energy":
+            interval_s = min(interval_s, ENERGY_POLL_S)
+        self.source = Source(f"nvml/{device_id}", tuple(f"{device_id}/{key}" for key, _ in reads), interval_s)
+
+    def read(self) -> Sequence[float]:
+        """All channels; NaN for what was not read or cannot be."""
+        self._failures.check(self._batch.read(self._handle))
+        return [read() for read in self._reads]
+
+    def _power_reading(self, power: PowerSource, entries: list[tuple[int, int]]) -> Callable[[], float]:
+        """The function that reads this rung; adds the field that it needs to `entries`."""
+        at = len(entries)
+        if power.field is not None:
+            entries.append(power.field)
+            return lambda: self._field_watts(at)
+        if power.rung == "energy":
+            entries.append((TOTAL_ENERGY, 0))
+            meter = EnergyMeter()
+            return lambda: self._believable(meter.watts(self._clock.mono_s(), self._counter(self._batch, at) * 1e-3))
+        return self._usage_watts
+
+    def _believable(self, watts: float) -> float:
+        if self._gate.passes(watts):
+            return watts
+        if not math.isnan(watts):
+            self.errors.add("implausible_power")
+        return NAN
+
+    def _field_watts(self, at: int) -> float:
+        code = self._batch.codes[at]
+        if code != OK:
+            self._failures.entry(code)
+            return NAN
+        watts = self._batch.values[at] * 1e-3
+        if self._gate.passes(watts):
+            return watts
+        self.errors.add("implausible_power")
+        return NAN
+
+    def _usage_watts(self) -> float:
+        """nvmlDeviceGetPowerUsage, mW."""
+        code = FUNCTION_NOT_FOUND if self._usage_call is None else self._usage_call(self._handle, ctypes.byref(self._usage))
+        if code == OK:
+            return self._believable(self._usage.value * 1e-3)
+        self._failures.entry(code)
+        return NAN
+
+    def _joules(self, at: int) -> float:
+        return self._counter(self._batch, at) * 1e-3
+
+    def _utilization(self) -> float:
+        """nvmlDeviceGetUtilizationRates: percent of the driver's last sample period with a kernel resident."""
+        call = self._utilization_call
+        code = FUNCTION_NOT_FOUND if call is None else call(self._handle, self._utilization_pointer)
+        if code != OK:
+            self._failures.entry(code)
+            return NAN
+        percent, _ = _UTILIZATION.unpack(self._utilization_memory)
+        if percent <= 100:
+            return float(percent) / 100.0
+        self.errors.add("implausible_utilization")
+        return NAN
+
+    def _sum(self, begin: int, end: int, bytes_per_unit: float) -> float:
+        """Bytes over all links; NaN when one of them did not answer, so that the sum never steps back."""
+        total = 0.0
+        for i in range(begin, end):
+            total += self._counter(self._batch, i)
+        return total * bytes_per_unit
+
+
+class SlowLane(_Lane):
+    """Temperature, SM clock, limit in force and time throttled of one GPU, once a second. Keeps the power gate's bound."""
+
+    def __init__(self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gate: PowerGate) -> None:
+        super().__init__(calls, handle, device_id)
+        self._gate = gate
+        answers = probe_fields(calls, handle, tuple((field, 0) for field, _ in THROTTLE_FIELDS))
+        throttle = [pair for pair, answer in zip(THROTTLE_FIELDS, answers, strict=True) if answer is not None]
+        self._batch = FieldBatch(calls, [(field, 0) for field, _ in throttle])
+        self._number = ctypes.c_uint()
+        self._temperature = (ctypes.c_uint * 3)(TEMPERATURE_V1, TEMPERATURE_GPU, 0)
+        single: tuple[tuple[str, Callable[[], tuple[int, float]]], ...] = (
+            ("power_limit_watts", self._read_limit),
+            ("temperature_celsius", self._read_temperature),
+            ("sm_clock_hertz", self._read_clock),
+        )
+        answered = [(key, read) for key, read in single if read()[0] not in PERMANENT]
+        self._single = tuple(read for _, read in answered)
+        keys = [key for key, _ in answered] + [f"throttled_seconds_total/{reason}" for _, reason in throttle]
+        self.source = Source(f"nvml/{device_id}/slow", tuple(f"{device_id}/{key}" for key in keys), interval_s)
+
+    def read(self) -> Sequence[float]:
+        """All channels; NaN for what was not read."""
+        self._failures.check(self._batch.read(self._handle))
+        values = []
+        for read in self._single:
+            code, value = read()
+            if code != OK:
+                self._failures.entry(code)
+            values.append(value)
+        values.extend(self._counter(self._batch, i) * 1e-9 for i in range(len(self._batch.codes)))
+        return values
+
+    def _ask(self, name: str, *arguments: int) -> tuple[int, float]:
+        code = ask(self._calls, name, self._handle, *arguments, ctypes.byref(self._number))
+        return code, float(self._number.value) if code == OK else NAN
+
+    def _read_limit(self) -> tuple[int, float]:
+        code, milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        if code == OK:
+            self._gate.set_limit(milliwatts * 1e-3)
+        return code, milliwatts * 1e-3
+
+    def _read_temperature(self) -> tuple[int, float]:
+        """nvmlDeviceGetTemperature, deprecated since R575 and still exported; its successor where it is not."""
+        code, celsius = self._ask("nvmlDeviceGetTemperature", TEMPERATURE_GPU)
+        if code in PERMANENT:
+            code = ask(self._calls, "nvmlDeviceGetTemperatureV", self._handle, self._temperature)
+            celsius = float(ctypes.c_int(self._temperature[2]).value) if code == OK else NAN
+        return code, celsius
+
+    def _read_clock(self) -> tuple[int, float]:
+        code, megahertz = self._ask("nvmlDeviceGetClockInfo", CLOCK_SM)
+        return code, megahertz * 1e6
