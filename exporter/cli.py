@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from exporter import __version__
+from exporter.model import OneLineError
 
 _EPILOG = """\
 first steps:
@@ -21,10 +22,6 @@ first steps:
   overlap-exporter serve                    this node's GPUs and NICs; scrape http://HOST:9777/metrics
   overlap-exporter record node.jsonl.gz --seconds 120 && overlap-exporter analyze node.jsonl.gz
 """
-
-
-class Failure(Exception):
-    """A command failed for a reason that one line can tell; exit status 1."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,7 +79,7 @@ _LOGGING = (
 )
 _FILE = (_Flag(("--config.file",), "YAML file with settings; a flag beats the file", None, metavar="FILE"),)
 _WEB = (
-    _Flag(("--web.listen-address",), "address for /metrics and the page: ':port', 'host:port' or '[::1]:port' (default ':9777')",
+    _Flag(("--web.listen-address",), "address of /metrics and the page: ':port', 'host:port' or '[::1]:port' (default ':9777')",
           "web_listen_address", metavar="ADDRESS"),
     _Flag(("--web.config.file",), "web configuration file for TLS and basic authentication (exporter-toolkit's format)",
           "web_config_file", metavar="FILE"),
@@ -157,14 +154,14 @@ def _analyze(args: argparse.Namespace) -> None:
 
 
 def _simulate(args: argparse.Namespace) -> None:
-    from exporter.offline import list_scenarios, simulate_to_file
+    from exporter.offline import print_scenarios, simulate_to_file
 
     if args.list:
-        list_scenarios()
+        print_scenarios()
         return
     if args.scenario is None or args.out is None:
         raise argparse.ArgumentTypeError("give SCENARIO and OUT.jsonl.gz, or --list")
-    simulate_to_file(args.scenario, args.out, args.seconds, args.seed, args.force)
+    print(simulate_to_file(args.scenario, args.out, args.seconds, args.seed, args.force))
 
 
 def _check_config(args: argparse.Namespace) -> None:
@@ -173,7 +170,7 @@ def _check_config(args: argparse.Namespace) -> None:
     try:
         load(args.file, {})
     except ConfigError as error:
-        raise Failure("\n".join(error.problems)) from None
+        raise OneLineError("\noverlap-exporter: ".join(error.problems)) from None
     print(f"{args.file}: good")
 
 
@@ -217,7 +214,7 @@ _COMMANDS = (
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="overlap-exporter",
-        description="Shows Prometheus whether communication hides behind compute on this GPU node, why not, and what to change.",
+        description="Shows Prometheus whether communication hides behind compute on this node, why not, and what to change.",
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlap-exporter {__version__}")
@@ -251,16 +248,12 @@ def _add(parser: argparse.ArgumentParser, flag: _Flag) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
     args = _parser().parse_args(argv)
-    # Errors that one line can tell; each is a ValueError or OSError of the module that raises it.
-    from exporter.config import ConfigError
-    from exporter.trace import TraceError
-
     try:
         args.run(args)
     except argparse.ArgumentTypeError as error:
         print(f"{args.prog}: {error} (see {args.prog} --help)", file=sys.stderr)
         return 2
-    except (Failure, ConfigError, TraceError) as error:
+    except OneLineError as error:
         print(f"overlap-exporter: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:

@@ -16,13 +16,15 @@ from typing import Any
 
 import yaml
 
+from exporter.model import OneLineError
+
 LOG_LEVELS = ("debug", "info", "warn", "error")
 LOG_FORMATS = ("logfmt", "json")
 REQUIRABLE = ("gpu", "rdma")
 _LARGEST_FILE_BYTES = 1 << 20
 
 
-class ConfigError(ValueError):
+class ConfigError(OneLineError):
     """Settings that cannot be used; `problems` holds one line each."""
 
     def __init__(self, *problems: str) -> None:
@@ -206,7 +208,8 @@ def _flatten(values: Mapping[Any, Any], above: str, into: dict[str, Any], proble
                 problems.append(f"{key}: {value!r} is not a section: allowed is a mapping of keys")
         else:
             siblings = sorted({k[len(above) :].split(".")[0] for k in _BY_KEY if k.startswith(above)})
-            near = [above + n for n in difflib.get_close_matches(str(name), siblings, 1)] or difflib.get_close_matches(key, _BY_KEY, 1)
+            near = [above + n for n in difflib.get_close_matches(str(name), siblings, 1)]
+            near = near or difflib.get_close_matches(key, _BY_KEY, 1)
             hint = f"did you mean {near[0]}?" if near else f"allowed here: {', '.join(siblings)}"
             problems.append(f"{key}: unknown key: {hint}")
 

@@ -11,7 +11,7 @@ import sys
 from datetime import datetime, timezone
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-_NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error", logging.CRITICAL: "error"}
+_NAMES = {number: name for name, number in _LEVELS.items()} | {logging.CRITICAL: "error"}
 
 
 class _Formatter(logging.Formatter):

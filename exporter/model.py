@@ -136,6 +136,10 @@ class Quarantine:
     reason: str | None
 
 
+class OneLineError(Exception):
+    """Something that a user can mend, told in one line: what, where, what is allowed. `cli` prints it and exits 1."""
+
+
 Event = Inventory | Record | SourceStatus | Quarantine
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from exporter.model import OverlapAnalysis, Record
 from exporter.session import GRACE_S, Session
-from exporter.trace import TraceError, read_trace
+from exporter.sources.scenarios import list_scenarios
+from exporter.sources.simulator import simulate
+from exporter.trace import TraceError, TraceWriter, read_trace
 
 # contract name -> field of OverlapAnalysis
 _JSON_FIELDS = {
@@ -89,6 +91,67 @@ def as_dict(analysis: OverlapAnalysis) -> Mapping[str, Any]:
     return {name: round(value, 5) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def trace_name(path: str) -> str:
-    """The file's own name, for a heading."""
-    return Path(path).name
+_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("GPU", "gpu"), ("window", "window_s"), ("state", "state"), ("health", "health"), ("exposed", "exposed"),
+    ("low", "exposed_low"), ("high", "exposed_high"), ("comm", "communication"), ("stall", "stall"), ("wait", "wait"),
+    ("r", "correlation"), ("observability", "observability"), ("step", "step_period_s"),
+)  # fmt: skip
+
+
+def print_table(path: str, results: Sequence[OverlapAnalysis], session: Session) -> None:
+    """A row per GPU and window; ratios as numbers from 0 to 1, "-" for what does not exist, reasons below."""
+    from rich.console import Console
+    from rich.table import Table
+
+    wide = Console().is_terminal
+    console = Console(width=None if wide else 140, highlight=False)
+    inventory = session.history.inventory
+    console.print(f"{Path(path).name}: {len(inventory.of_kind('gpu'))} GPUs of {inventory.host}")
+    for at_s in dict.fromkeys(r.at_s for r in results):
+        table = Table(title=f"at {at_s:.1f} s", title_justify="left", box=None, pad_edge=False)
+        for name, field in _COLUMNS:
+            table.add_column(name, justify="left" if field in ("gpu", "state") else "right", no_wrap=True)
+        for result in (r for r in results if r.at_s == at_s):
+            row = as_dict(result)
+            style = _STYLES.get(result.state) if wide else None
+            table.add_row(*(_cell(field, row[field]) for _, field in _COLUMNS), style=style)
+        console.print(table)
+    for reason in dict.fromkeys(f"{r.gpu_id}, {r.window_s:g} s: {r.reason}" for r in results if r.reason):
+        console.print(reason)
+
+
+# Colours of the states; the word stands beside them.
+_STYLES = {"overlapped": "green", "partial": "yellow", "serialized": "red", "stalled": "red", "unobservable": "magenta"}
+
+
+def _cell(field: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if field in ("window_s", "step_period_s"):
+        return f"{value:.3g} s"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def print_scenarios() -> None:
+    """Name and one line of explanation of each scenario."""
+    for name, shows in list_scenarios():
+        print(f"{name:22s} {shows}")
+
+
+def simulate_to_file(name: str, path: str, seconds: float | None, seed: int, force: bool) -> str:
+    """Write a labelled trace of a scenario; one line that says what is in it."""
+    try:
+        simulation = simulate(name, seconds, seed)
+    except KeyError as error:
+        raise TraceError(str(error.args[0])) from None
+    last_s = 0.0
+    with TraceWriter(path, force=force) as writer:
+        for event in simulation:
+            writer.write(event)
+            if isinstance(event, Record):
+                last_s = event.t_s
+    truth = simulation.inventory.truth
+    return f"{path}: {name}, {last_s:.0f} s; truth: " + ", ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in truth.items()
+        if isinstance(value, (int, float, str))
+    )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
@@ -54,6 +54,21 @@ class Playback:
                 self._events = self._source()
                 self._pending = next(self._events, None)
         return due
+
+    def pids(self) -> Mapping[str, tuple[int, ...]]:
+        """No processes besides the exporter's own."""
+        return {}
+
+    def counted_gpus(self) -> tuple[int | None, int | None]:
+        """Nobody counts devices here."""
+        return None, None
+
+    def starting(self) -> str | None:
+        """A trace says at once what there is."""
+        return None
+
+    def stop(self) -> None:
+        """Nothing to end."""
 
     def _shifted(self, event: Event) -> Event:
         if isinstance(event, Inventory):

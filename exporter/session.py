@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from exporter.analysis import Analyzer
 from exporter.history import History
-from exporter.model import Event, OverlapAnalysis
+from exporter.model import Device, Event, Finding, Inventory, OverlapAnalysis
 
 # A second is judged this long after it ended: what was read in it has come through the pipe by then.
 GRACE_S = 0.25
 # A gap longer than this is not stepped through second by second.
 _LONGEST_GAP_S = 3600
+# A GPU that has gone is still named for this long, with up 0.
+_GONE_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Verdicts:
 
     at_s: float
     analyses: tuple[OverlapAnalysis, ...]
+    findings: tuple[Finding, ...] = ()
+    transport: str = "unknown"
 
 
 class Session:
@@ -42,10 +46,25 @@ class Session:
         self.analyzer = Analyzer(windows_s, verdict_window_s)
         self.verdicts = Verdicts(0.0, ())
         self._next_s = 1
+        self._gone: dict[str, tuple[float, Device]] = {}
 
     def take(self, event: Event) -> None:
         """Take in one event; events of one source come in the order of their time."""
+        if isinstance(event, Inventory):
+            self._note_gone(self.history.inventory, event)
         self.history.apply(event)
+
+    def _note_gone(self, before: Inventory, after: Inventory) -> None:
+        here = {d.uuid_or_id for d in after.of_kind("gpu")}
+        for gpu in before.of_kind("gpu"):
+            if gpu.uuid_or_id not in here:
+                self._gone[gpu.uuid_or_id] = (self._next_s, gpu)
+        for uuid in here & self._gone.keys():
+            del self._gone[uuid]
+
+    def gone(self, now_s: float) -> tuple[Device, ...]:
+        """GPUs that have left within the last 24 hours."""
+        return tuple(gpu for since_s, gpu in self._gone.values() if now_s - since_s <= _GONE_S)
 
     @property
     def next_due_s(self) -> float:

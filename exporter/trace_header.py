@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from exporter.model import Device, Inventory, Link, Source
+from exporter.model import Device, Inventory, Link, OneLineError, Source
 
 FORMAT = "overlap-trace"
 VERSION = 1
@@ -36,7 +36,7 @@ _DEVICE_KINDS = ("gpu", "rdma_port", "nic", "disk")
 _NVLINK_KEY = "nvlink_transmit_bytes_total"
 
 
-class TraceError(Exception):
+class TraceError(OneLineError):
     """A trace that cannot be read or written; the message is one line for people."""
 
 

@@ -1,0 +1,104 @@
+"""Wiring and life cycle of the commands that run: build the parts, run the daemon, end everything in order.
+
+Called by `cli`, which hands in the Config; only here, in `cli` and in `doctor` the whole Config is seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from exporter import __version__, config, logs
+from exporter.clock import SystemClock
+from exporter.config import Config, ConfigError
+from exporter.daemon import Daemon, Feed
+from exporter.model import Event, OneLineError
+from exporter.playback import Playback
+from exporter.server import Server, ServerError
+from exporter.session import Session
+from exporter.trace import read_trace
+
+log = logging.getLogger(__name__)
+
+
+class AppError(OneLineError):
+    """A command cannot go on; the message is one line that says what to change."""
+
+
+def demo(settings: Config, file: str | None, flags: Mapping[str, Any], speed: float, seed: int) -> None:
+    """The daemon on a simulated node."""
+    from exporter.sources.simulator import demo_events
+
+    logs.setup(settings.log_level, settings.log_format)
+    clock = SystemClock()
+    feed = Playback(lambda: demo_events(seed), clock, speed)
+    log.warning("demo: everything shown is simulated; no device of this machine is read")
+    _run(settings, file, flags, feed, "demo", clock, "watch the state of the GPUs change as the simulated job walks on")
+
+
+def replay(settings: Config, file: str | None, flags: Mapping[str, Any], path: str, speed: float, loop: bool) -> None:
+    """The daemon, fed from a trace."""
+    logs.setup(settings.log_level, settings.log_format)
+    reader = read_trace(path)
+
+    def events() -> Iterator[Event]:
+        yield from reader
+        if reader.cut:
+            log.warning("%s: %s", path, reader.cut)
+
+    clock = SystemClock()
+    _run(settings, file, flags, Playback(events, clock, speed, loop), "replay", clock, f"what is shown was recorded: {path}")
+
+
+def _run(
+    settings: Config, file: str | None, flags: Mapping[str, Any], feed: Feed, mode: str, clock: SystemClock, hint: str
+) -> None:
+    """Serve a feed until told to stop."""
+    session = Session(settings.analysis_windows_seconds, settings.analysis_verdict_window_seconds)
+    daemon = Daemon(feed, session, mode, clock, os.getpid(), _reloader(settings, file, flags, feed))
+    daemon.handle_signals()
+    server = Server(settings.web_listen_address, settings.web_config_file, daemon)
+    try:
+        server.start()
+    except ServerError as error:
+        feed.stop()
+        raise AppError(str(error)) from None
+    log.info("overlap-exporter %s (%s) is at %s, metrics at %smetrics; %s", __version__, mode, server.url, server.url, hint)
+    try:
+        daemon.run()
+    finally:
+        server.stop()
+        feed.stop()
+
+
+def _reloader(settings: Config, file: str | None, flags: Mapping[str, Any], feed: Feed) -> Callable[[], bool]:
+    """What SIGHUP does: read the file again; a bad one keeps the old settings and says why."""
+    in_force = [settings]
+
+    def reload() -> bool:
+        if file is None:
+            log.info("SIGHUP: no --config.file was given, nothing to reload")
+            return True
+        try:
+            new = config.load(file, flags)
+        except ConfigError as error:
+            log.error("the settings stay as they are: %s", error)
+            return False
+        old, in_force[0] = in_force[0], new
+        logs.setup(new.log_level, new.log_format)
+        reconfigure = getattr(feed, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(new)
+        late = [name for name in _NEEDS_RESTART if getattr(old, name) != getattr(new, name)]
+        log.info("%s was reloaded%s", file, f"; after a restart: {', '.join(late)}" if late else "")
+        return True
+
+    return reload
+
+
+# Settings that are bound when the daemon starts.
+_NEEDS_RESTART = (
+    "web_listen_address", "web_config_file", "analysis_windows_seconds", "analysis_verdict_window_seconds", "nvml_library",
+)
