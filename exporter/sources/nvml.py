@@ -30,7 +30,7 @@ from exporter.sources import (
     unannounced,
 )
 from exporter.sources.gpm import GpmLane, gpm_supported
-from exporter.sources.gpu_pci import count_pci_gpus, locate, sysfs_bus_id
+from exporter.sources.nvml_pci import count_pci_gpus, locate, sysfs_bus_id
 from exporter.sources.nvml_calls import OK, PERMANENT, ask, ask_u32, meaning, probe_fields
 from exporter.sources.nvml_events import XidLane, XidWatch
 from exporter.sources.nvml_lanes import FastLane, SlowLane

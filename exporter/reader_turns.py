@@ -1,6 +1,6 @@
 """When a lane is read: its deadlines, how late it was, how far it backs off, and what there is to say about it.
 
-`rounds.py` asks a Turn for its deadline, reads the lane and hands back how that went. Nothing here touches a device or a
+`reader_rounds.py` asks a Turn for its deadline, reads the lane and hands back how that went. Nothing here touches a device or a
 clock: time is an argument.
 """
 
