@@ -40,17 +40,19 @@ class Buckets(NamedTuple):
 
 Row = tuple[Labels, "float | Buckets"]
 
-# Why a read failed, per kind of reading: what the readers may count. What is not on the list counts as "other".
-_FILE_REASONS = ("not_found", "permission", "invalid", "io", "timeout", "parse", "gone", "other")
+# Why a read failed, per kind of reading: at most eight, and each is there from the start, at 0. What a reader counts under
+# another name is shown as "other".
+_NVML_REASONS = ("unsupported", "no_permission", "transient", "gpu_lost", "library", "implausible", "hang", "other")
+_FILE_REASONS = ("not_available", "io_error", "permission_denied", "missing", "not_a_number", "vanished", "hang", "other")
 ERROR_REASONS: Mapping[str, tuple[str, ...]] = {
-    "nvml": ("not_supported", "permission", "timeout", "gpu_lost", "driver", "library", "crash", "other"),
-    "gpm": ("not_supported", "permission", "timeout", "gpu_lost", "driver", "library", "crash", "other"),
-    "xid": ("not_supported", "permission", "timeout", "gpu_lost", "driver", "library", "lost_events", "other"),
+    "nvml": _NVML_REASONS,
+    "gpm": ("too_close", "implausible", "unsupported", "no_permission", "transient", "gpu_lost", "library", "other"),
+    "xid": _NVML_REASONS,
     "rdma": _FILE_REASONS,
     "nic": _FILE_REASONS,
     "host": _FILE_REASONS,
-    "pods": ("not_found", "permission", "timeout", "connection", "protocol", "other"),
-    "jobs": ("not_found", "permission", "timeout", "parse", "other"),
+    "pods": ("missing", "permission_denied", "timeout", "connection", "protocol", "other"),
+    "jobs": ("missing", "permission_denied", "io_error", "not_understood", "other"),
 }
 
 

@@ -61,10 +61,10 @@ VERDICTS: tuple[dict[str, object], ...] = (
      "observability": 0.9},
     {"state": "stalled", "health": 0.9, "exposed": 0.02, "communication": 0.12, "stall": 0.58, "wait": 0.03,
      "correlation": 0.2, "anticorrelation": 0.0, "observability": 0.9, "step_period_s": 2.4},
-    {"state": "unobservable", "reason": "sensor_too_slow", "exposed_low": 0.02, "exposed_high": 0.4,
+    {"state": "unobservable", "reason": "power sensor averages over 1 s: rhythms below 8 s cannot be seen", "exposed_low": 0.02, "exposed_high": 0.4,
      "communication": 0.4, "observability": 0.31, "step_period_s": 0.05},
-    {"state": "idle", "reason": None, "stall": None},
-    {"state": "no_data", "reason": "quarantined"},
+    {"state": "idle", "reason": "no job is running on this GPU"},
+    {"state": "no_data", "reason": "no power readings in this window"},
 )
 
 
@@ -175,6 +175,24 @@ def fullest() -> Snapshot:
                       for i in range(3)),
         refresh=(*full.refresh, *(SensorRefresh("gpu", f"GPU-{i}", "bytes", 0.1) for i in range(GPUS))),
         gone=(Device("gpu", "GPU-8", 8, ""),),
+    )
+
+
+def mixed(**changes: object) -> Snapshot:
+    """The full node on a bad day: every state, a GPU in quarantine, a source that is missing."""
+    full = snapshot()
+    findings = (
+        Finding("exposed_communication", "GPU-2", 300.0, (Evidence("exposed", 0.43, "ratio", 0.1),), ("overlap",)),
+        Finding("small_buckets", "GPU-2", 320.0), Finding("input_stall", "GPU-4", 310.0), Finding("congestion", None, 390.0),
+    )
+    sources = tuple(
+        replace(s, up=False, reason="hang") if s.source == "nvml/GPU-7" else s
+        for s in full.sources if not s.source.startswith("gpm")
+    )
+    return replace(
+        full, mode="demo", findings=findings, quarantined=(Quarantine("gpu", "GPU-7", 395.0, "hang"),),
+        latest={c: v for c, v in full.latest.items() if not c.startswith("GPU-7/")},
+        sources=(*sources, health("gpm", up=False, reason="unsupported", reads=0, last_success_s=None)), **changes,  # type: ignore[arg-type]
     )
 
 

@@ -1,0 +1,97 @@
+// One GPU as a card: what was judged, how sure it is, and the waveform behind it. Text goes in as text, never as HTML.
+
+import { bytesPerSecond, percent, seconds, watts } from "./format.js";
+import { draw, lastSecond, mainPath } from "./plot.js";
+import { reason, word } from "./text.js";
+
+const ICONS = {
+  overlapped: "●", partial: "◐", serialized: "◆", compute_only: "■", stalled: "▲", idle: "○", unobservable: "?", no_data: "∅",
+};
+
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+export class Card {
+  constructor(gpu) {
+    this.waveform = null;
+    this.body = element("div", { class: "body" });
+    this.canvas = element("canvas", { role: "img" });
+    this.figures = element("div", { class: "figures" });
+    this.node = element("article", { class: "card", "data-gpu": gpu.id }, this.body, this.figures, this.canvas);
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+  }
+
+  update(gpu, snapshot, text) {
+    this.gpu = gpu;
+    this.text = text;
+    const verdict = gpu.analyses.find((a) => a.window_s === snapshot.verdict_window_s) ?? null;
+    const state = gpu.gone || !verdict ? "no_data" : verdict.state;
+    this.node.dataset.state = state;
+    const title = gpu.index === null ? gpu.id : `GPU ${gpu.index}`;
+    this.body.replaceChildren(
+      element("div", { class: "top" },
+        element("div", {}, element("h2", { title: gpu.uuid ?? gpu.id }, title), element("p", { class: "sub" }, shortName(gpu.name))),
+        element("span", { class: "state", title: text.stateHints[state] },
+          element("i", { "aria-hidden": "true" }, ICONS[state] ?? ""), word(text.states, state))),
+      element("dl", { class: "big" },
+        figure(text.health, percent(verdict?.health), text.healthHint, text, verdict?.health),
+        figure(text.exposed, percent(verdict?.exposed), text.exposedHint, text, null, range(verdict, text))),
+      element("dl", { class: "small" },
+        figure(text.observability, percent(verdict?.observability), text.observabilityHint, text),
+        figure(text.comm, percent(verdict?.communication), text.commHint, text),
+        figure(text.stall, percent(verdict?.stall), text.stallHint, text),
+        figure(text.wait, percent(verdict?.wait), text.waitHint, text),
+        figure(text.step, seconds(verdict?.step_period_s), text.stepHint, text)),
+      element("p", { class: "why" }, ...why(gpu, verdict, state, text)),
+    );
+    this.redraw();
+  }
+
+  show(waveform) {
+    this.waveform = waveform;
+    this.redraw();
+  }
+
+  redraw() {
+    if (!this.gpu) return;
+    const path = mainPath(this.waveform);
+    const { power: watted, traffic } = this.waveform ?? {};
+    const power = watts(lastSecond(watted?.t_s, watted?.watts));
+    const rate = path ? bytesPerSecond(lastSecond(traffic.t_s, traffic[path])) : null;
+    const text = this.text;
+    this.figures.replaceChildren(
+      element("span", { class: "key power" }, text.power, " ", element("b", {}, power ?? text.none)),
+      element("span", { class: "key traffic" }, path ? word(text, path) : text.traffic, " ", element("b", {}, rate ?? text.none)));
+    this.canvas.setAttribute("aria-label", `${text.power} ${power ?? text.none}, ${text.traffic} ${rate ?? text.none}`);
+    draw(this.canvas, this.waveform, this.gpu.power_limit_watts, text);
+  }
+}
+
+function figure(label, value, hint, text, share = null, note = null) {
+  const bar = share === null || share === undefined ? null : element("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" });
+  return element("div", { title: hint }, element("dt", {}, label), element("dd", { class: value === null ? "none" : null }, value ?? text.none, note, bar));
+}
+
+function range(verdict, text) {
+  const low = percent(verdict?.exposed_low), high = percent(verdict?.exposed_high);
+  return low === null || high === null ? null : element("small", {}, text.between(low.replace(" %", ""), high));
+}
+
+// Findings first; else the analysis' own reason; else what the state means.
+function why(gpu, verdict, state, text) {
+  if (gpu.gone) return [text.gone];
+  const chips = gpu.findings.map((f) => element("span", { class: "chip" }, word(text.findings, f.finding)));
+  if (gpu.quarantined) chips.unshift(element("span", { class: "chip" }, `${text.quarantined}: ${word(text.reasons, gpu.quarantined)}`));
+  if (verdict?.reason && state !== "idle") return [...chips, reason(text, verdict.reason)];
+  return chips.length ? chips : [text.stateHints[state] ?? ""];
+}
+
+function shortName(name) {
+  return (name ?? "").replace(/^NVIDIA /, "");
+}
