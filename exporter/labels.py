@@ -14,8 +14,8 @@ from exporter.quantities import quantity_of, split_channel
 
 Labels = tuple[str, ...]
 
-# What a labelled quantity may carry: a trace of another origin cannot multiply the series. XID codes are open: the four
-# that matter most start at 0, the rest appear with their first event.
+# What a labelled quantity may carry: a trace of another origin cannot multiply the series. XID codes are
+# open: the source names the ones that start at 0, the rest appear with their first event.
 LABEL_VALUES: Mapping[str, frozenset[str]] = {
     "overlap_gpu_throttled_seconds_total": frozenset(
         ("power_cap", "sw_thermal", "hw_thermal", "power_brake", "sync_boost")
@@ -25,7 +25,6 @@ LABEL_VALUES: Mapping[str, frozenset[str]] = {
          "rate_limited", "peer_dead", "credit_stall", "drops", "link_error", "link_down", "pfc_pause")
     ),
 }
-STARTING_XIDS = ("48", "79", "94", "95")
 
 
 def port_labels(port_id: str) -> Labels:
@@ -82,17 +81,7 @@ class Labelled:
                     continue
                 labels = (*labels, label_value)
             found.setdefault(row.metric, []).append((labels, value))
-        self._start_xids(found)
         return found
-
-    def _start_xids(self, found: dict[str, list[tuple[Labels, float]]]) -> None:
-        """Where XID events are watched, the codes that matter start at 0."""
-        if any(s.kind == "xid" for s in self.snapshot.inventory.sources):
-            rows = found.setdefault("overlap_gpu_xid_errors_total", [])
-            seen = {labels for labels, _ in rows}
-            lost = {q.id for q in self.snapshot.quarantined if q.kind == "gpu"}
-            zeros = ((*labels, xid) for gpu, labels in self.gpus.items() if gpu not in lost for xid in STARTING_XIDS)
-            rows.extend((labels, 0.0) for labels in zeros if labels not in seen)
 
     @cached_property
     def gpus_up(self) -> Mapping[str, bool]:

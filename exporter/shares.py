@@ -125,17 +125,18 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     raw_x = overlap.exposed(paired, tau)
     bound_low, bound_high = overlap.exposed_bounds(paired, tau, readings.step_s)
     utilization = overlap.mean(np.where(run, busy, np.nan))
-    x, stall, wait = overlap.split(np.where(has_traffic, raw_x, 0.0), np.where(has_traffic, bound_low, 0.0), noncompute, utilization)
+    r = correlation.pearson(power, scaled_flow(traffic, high, loud))
+    likely_x = overlap.settle(raw_x, bound_high, r)
+    x, stall, wait = overlap.split(np.where(has_traffic, likely_x, 0.0), np.where(has_traffic, bound_low, 0.0), noncompute, utilization)
     x = np.where(has_traffic, x, np.nan)
     fine_scaled = _loudest(levels.presence(fine, low, high), loud)
     fine_tau = levels.soft_presence(fine_scaled)
     raw_c = overlap.communication(fine_scaled, fine_tau, readings.fine_step_s, readings.fine_length_s)
     c = np.fmax(raw_c, x)
 
-    r = correlation.pearson(power, scaled_flow(traffic, high, loud))
     band = levels.quantiles(power, _ALL)
     visible, modulated = observability.observability(
-        scaled_flow(fine, high, loud), readings.fine_step_s, readings.fine_length_s,
+        scaled_flow(fine, high, loud), fine_tau, readings.fine_step_s, readings.fine_length_s,
         np.array([s.window_s for s in readings.sensors]), x, p_high, limit_watts, seen)  # fmt: skip
     return Shares(
         covered_s=count * readings.step_s, readings=count, running=running, has_traffic=has_traffic,

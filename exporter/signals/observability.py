@@ -18,11 +18,12 @@ LIMIT = 0.5  # below, no health and no exposed share
 MODULATED = 0.15  # standard deviation of traffic as a share of its mean
 RESOLUTION_WINDOWS = 4.0  # a rhythm of four averaging windows is resolved
 SLOW_WINDOW_S = 0.5
+_COARSE, _COARSE_SPAN = 0.45, 0.25  # variance of presence against that of a coin: unresolved below, resolved above
 _FAST_POLLS_S = 0.03  # bytes polled at least this fast show flat traffic to be flat
 
 
 def survival(traffic: Array, step_s: float, length_s: float, window_s: float) -> float:
-    """What is left of the traffic's modulation after the sensor's averaging: ratio of standard deviations, 0 to 1.
+    """Share of the variance of traffic that is left after the sensor's averaging, 0 to 1: b / W for bursts b shorter than W.
 
     1 where the window is shorter than one and a half intervals. traffic [n] of one GPU at the finest interval,
     `length_s` long, one each `step_s`. O(n).
@@ -31,32 +32,50 @@ def survival(traffic: Array, step_s: float, length_s: float, window_s: float) ->
     >>> survival(x, 0.1, 0.1, 0.025), survival(x, 0.1, 0.1, 1.0) < 0.2
     (1.0, True)
     """
-    if not window_s >= 1.5 * length_s:
+    if not window_s >= 1.5 * length_s or np.isnan(traffic).all():
         return 1.0
+    before = float(np.nanvar(traffic))
     smooth = boxcar_mean(traffic, round((window_s / step_s - 1) / 2))
-    before = float(np.nanstd(traffic)) if (~np.isnan(traffic)).any() else 0.0
-    return float(np.nanstd(smooth)) / before if before > 0 else 1.0
+    return float(np.nanvar(smooth)) / before if before > 0 else 1.0
+
+
+def grain(tau: Array, length_s: float, window_s: float) -> float:
+    """How far a sensor that averages over about one byte interval resolves what the intervals hold, 0 to 1.
+
+    Intervals that are clearly on or off (variance near that of a coin, m (1 - m)) are resolved; intervals that are all
+    half full hold a rhythm faster than themselves, and so do the readings of a sensor with such a window. A window that
+    is short against the interval looks inside. tau [n], soft presence at the finest interval. O(n).
+
+    >>> grain(np.tile([0.0, 1.0], 50), 0.1, 0.1), grain(np.tile([0.4, 0.6], 50), 0.1, 0.1)
+    (1.0, 0.0)
+    """
+    middle = float(np.nanmean(tau)) if not np.isnan(tau).all() else 0.0
+    coin = middle * (1.0 - middle)
+    resolved = float(np.nanvar(tau)) / coin if coin > 1e-9 else 1.0
+    known = min(1.0, max(0.0, (resolved - _COARSE) / _COARSE_SPAN))
+    return 1.0 - (1.0 - known) * min(1.0, window_s / length_s)
 
 
 def observability(
-    traffic: Array, step_s: Array, length_s: Array, window_s: Array, x: Array, high: Array, limit_watts: Array, seen: Array
-) -> tuple[Array, Mask]:
+    traffic: Array, tau: Array, step_s: Array, length_s: Array, window_s: Array, x: Array, high: Array, limit_watts: Array,
+    seen: Array,
+) -> tuple[Array, Mask]:  # fmt: skip
     """How well the sensors resolve the job, 0 to 1, and whether its traffic is modulated.
 
-    traffic [g, n] at the finest interval, one row per GPU; step_s, length_s of the intervals, window_s of the power
-    sensor, x exposed share, high compute level of the window, limit_watts of the board, seen highest level of job and
-    board: all [g], NaN where unknown. Rows of flat traffic have no rhythm; there the level decides: flat and low power
-    may be a mixture that no sensor shows.
+    traffic and tau (its soft presence) [g, n] at the finest interval, one row per GPU; step_s, length_s of the
+    intervals, window_s of the power sensor, x exposed share, high compute level of the window, limit_watts of the board,
+    seen highest level of job and board: all [g], NaN where unknown. Rows of flat traffic have no rhythm; there the level
+    decides: flat and low power may be a mixture that no sensor shows.
 
     >>> one = np.ones((1, 20)); a = np.array
-    >>> float(observability(one, a([.1]), a([.1]), a([.025]), a([0.]), a([400.]), a([500.]), a([400.]))[0][0])
+    >>> float(observability(one, one, a([.1]), a([.1]), a([.025]), a([0.]), a([400.]), a([500.]), a([400.]))[0][0])
     0.8
     """
     modulated = variation(traffic) > MODULATED
     out = np.empty(len(traffic))
     for g, row in enumerate(traffic):
         if modulated[g]:
-            out[g] = survival(row, step_s[g], length_s[g], window_s[g])
+            out[g] = min(survival(row, step_s[g], length_s[g], window_s[g]), grain(tau[g], length_s[g], window_s[g]))
         elif x[g] >= 0.05:
             out[g] = 0.6
         elif window_s[g] >= SLOW_WINDOW_S:

@@ -60,6 +60,21 @@ def exposed_bounds(lack: Array, tau: Array, step_s: Array) -> tuple[Array, Array
     return low, np.maximum(low, high)
 
 
+def settle(x: Array, high: Array, r: Array) -> Array:
+    """The likely exposed share between min(D, tau), which takes each pair at its word, and its upper bound.
+
+    The age of a power reading is only known on average, and a byte interval may be longer than a burst. For slow rhythms
+    that changes nothing (both values agree); for fast ones min loses what falls beside its partner, and the upper bound
+    takes all of it. The middle, unless power rises with traffic: then deficits and traffic lie apart indeed. All [...];
+    r is the correlation, NaN (flat) counts as rising.
+
+    >>> settle(np.array([0.3, 0.3]), np.array([0.4, 0.4]), np.array([-0.5, 0.3])).round(2).tolist()
+    [0.35, 0.3]
+    """
+    weight = 0.5 * np.clip((0.1 - np.where(np.isnan(r), 1.0, r)) / 0.2, 0.0, 1.0)
+    return x + weight * np.maximum(0.0, high - x)
+
+
 def boxcar_mean(x: Array, reach: int) -> Array:
     """Mean over 2 reach + 1 neighbours of what is not NaN; NaN stays NaN. x [..., n]. O(n).
 

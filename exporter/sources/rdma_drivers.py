@@ -37,11 +37,6 @@ class ByteSource:
     factor: int = 1
     refresh_s: float | None = None
 
-    @property
-    def label(self) -> str:
-        """The label byte_source: the file that counts what is sent, in its first spelling."""
-        return self.transmit[0].split("|")[0]
-
 
 @dataclass(frozen=True, slots=True)
 class Driver:

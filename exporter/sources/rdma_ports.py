@@ -115,7 +115,7 @@ def open_port(root: str, board: Board, number: str) -> Port:
         "link_layer": link_layer,
         "firmware": read_text(f"{board.directory}/fw_ver"),
         "netdev": netdev,
-        "byte_source": byte_source.label if byte_source is not None else None,
+        "byte_source": _label(byte_source, places) if byte_source is not None else None,
         "state": None if state is None else "active" if state else "inactive",
         "bond": netdev if netdev and os.path.isdir(f"{root}/class/net/{netdev}/bonding") else None,  # noqa: PTH112
         "software": "true" if row.software else None,
@@ -137,6 +137,12 @@ def open_port(root: str, board: Board, number: str) -> Port:
         counts=bool(files) or row.software,
         manages_nvswitch=failing and link_layer == "InfiniBand" and netdev is None,
     )
+
+
+def _label(source: ByteSource, places: Places) -> str | None:
+    """The file that counts what is sent (else what is received), as it is called on this machine."""
+    path = places.find(source.transmit[0]) or places.find(source.receive[0])
+    return "/".join(path.split("/")[-2:]) if path is not None else None
 
 
 def _netdev(board: Board, directory: str, number: str) -> str | None:
