@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
-from exporter.readings import Readings, gather
+from exporter.readings import Counter, Readings, floor_of, gather
 from exporter.shares import IDLE_RUN_S, Shares, idle_seconds, shares_of
-from exporter.signals import sensor
+from exporter.signals import rates, sensor
 from exporter.verdict import shared_devices, verdict
 
 Array = NDArray[np.float64]
@@ -27,6 +27,7 @@ BOOKED_BACK_S = 16  # a second is booked when it is known whether it belongs to 
 _LEAD_S = IDLE_RUN_S + 2.5  # before the window: the begin of an idle run, and the lag of the sensor
 _CATCH_UP_S = 120  # after a longer silence the seconds between are unknown
 _BYTES_TEST_S = 15.0
+_STALE = 0.05  # of the polls before a refresh: the counter is about as slow as the polls
 
 
 class Analyzer:
@@ -37,7 +38,7 @@ class Analyzer:
         self._verdict_window_s = verdict_window_s
         self._memories: dict[str, GpuMemory] = {}
         self._identities: dict[str, tuple[str, str | None]] = {}
-        self._byte_refresh_s: dict[str, float] = {}
+        self._counters: dict[str, Counter] = {}
         self._last: dict[tuple[str, float], OverlapAnalysis] = {}
         self._booked_s: int | None = None
         self._inventory = Inventory("", 0.0)
@@ -88,7 +89,8 @@ class Analyzer:
         """How often the sensors of power and the counters of bytes really take a new value, as far as seen."""
         kinds = {d.id: d.kind for d in self._inventory.devices}
         power = [SensorRefresh("gpu", g, "power", m.refresh_s) for g, m in self._memories.items() if m.refresh_s > 0]
-        return (*power, *(SensorRefresh(kinds.get(d, "gpu"), d, "bytes", s) for d, s in self._byte_refresh_s.items()))
+        seen = {d: c.refresh_s for d, c in self._counters.items() if c.refresh_s > 0}
+        return (*power, *(SensorRefresh(kinds.get(d, "gpu"), d, "bytes", s) for d, s in seen.items()))
 
     def _meet(self, inventory: Inventory) -> None:
         """Memories for the GPUs that are there; a new board, power source or job starts anew."""
@@ -111,24 +113,31 @@ class Analyzer:
             del self._memories[gone], self._identities[gone]
         self._last = {key: a for key, a in self._last.items() if key[0] in here}
         linked = {link.device_id for link in inventory.links}
-        self._byte_refresh_s = {d: s for d, s in self._byte_refresh_s.items() if d in linked}
+        self._counters = {d: c for d, c in self._counters.items() if d in linked}
 
     def _learn(self, series: Series, inventory: Inventory, t_s: float) -> None:
         """What the latest readings tell of the sensors."""
         for gpu in inventory.of_kind("gpu"):
             t, power = series.series(f"{gpu.id}/power_watts", t_s - SELF_TEST_S, t_s)
             self._memories[gpu.id].learn_sensor(t, power, gpu.power_refresh_s)
-        for device_id, path in {(link.device_id, link.path) for link in inventory.links}:
+        devices = {d.id: d for d in inventory.devices}
+        for device_id, path in dict.fromkeys((link.device_id, link.path) for link in inventory.links):
             key = "nvlink_receive_bytes_total" if path == "nvlink" else "receive_bytes_total"
             t, total = series.series(f"{device_id}/{key}", t_s - _BYTES_TEST_S, t_s)
-            refresh_s = sensor.measured_refresh(t, total)
-            if not math.isnan(refresh_s):
-                self._byte_refresh_s[device_id] = refresh_s
+            known = ~np.isnan(total)
+            t, total = t[known], total[known]
+            before = self._counters.get(device_id, Counter())
+            refresh_s = sensor.counter_refresh(t, total, rates.poll_interval(t))
+            stale = sensor.stale_share(t, total, floor_of(devices.get(device_id), path))
+            self._counters[device_id] = Counter(
+                before.refresh_s if math.isnan(refresh_s) else refresh_s,
+                before.stale if math.isnan(stale) else stale >= _STALE,
+            )
 
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()
         sensors = {gpu.id: self._memories.get(gpu.id, unknown).believed(gpu) for gpu in inventory.of_kind("gpu")}
-        readings = gather(series, inventory, t_s - window_s - _LEAD_S, t_s, sensors, self._byte_refresh_s)
+        readings = gather(series, inventory, t_s - window_s - _LEAD_S, t_s, sensors, self._counters)
         return readings, idle_seconds(readings, _limits(readings.gpus))
 
     def _shares(self, readings: Readings, idle_s: Array, t_s: float, window_s: float) -> Shares:

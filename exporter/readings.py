@@ -32,6 +32,14 @@ class Sensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Counter:
+    """What is known of a device's byte counter: refresh, seconds (NaN: not seen), and whether polls come before it."""
+
+    refresh_s: float = math.nan
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
     """Two-way traffic of one device: cumulative bytes and cumulative unknown seconds at its polls."""
 
@@ -68,7 +76,7 @@ class Readings:
 
 
 def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
-             refresh_s: Mapping[str, float]) -> dict[tuple[str, str], Flow]:  # fmt: skip
+             counters: Mapping[str, Counter]) -> dict[tuple[str, str], Flow]:  # fmt: skip
     """The traffic of every linked device, by (device id, path); devices without bytes in both directions are left out."""
     devices = {d.id: d for d in inventory.devices}
     flows: dict[tuple[str, str], Flow] = {}
@@ -87,11 +95,23 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
             t, sent, received = t[known], sent[known], received[known]
         interval_s = rates.poll_interval(t)
         longest_s = max(_LONGEST_GAP_POLLS * interval_s, _LONGEST_GAP_S)
-        rate = devices[device_id].rate_bytes_per_s if device_id in devices else None
-        floor = levels.FLOOR_OF_LINE_RATE * rate if rate and path != "nvlink" else levels.FLOOR_BYTES_PER_S
+        counter = counters.get(device_id, Counter())
+        slow_s = rates.resolved_s(interval_s, counter.refresh_s)
+        if counter.stale or slow_s > interval_s:
+            # What a poll brings is on average half a poll old, if it is new at all.
+            kept = rates.changes(t, sent + received, slow_s)
+            t, sent, received = t[kept] - interval_s / 2, sent[kept], received[kept]
+            longest_s = max(longest_s, 3.0 * slow_s)
         done, unknown = rates.flow(t, sent, received, longest_s)
-        flows[device_id, path] = Flow(t, done, unknown, interval_s, refresh_s.get(device_id, math.nan), floor)
+        floor = floor_of(devices.get(device_id), path)
+        flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), counter.refresh_s, floor)
     return flows
+
+
+def floor_of(device: Device | None, path: str) -> float:
+    """Bytes per second below which a device carries no communication: a share of its line rate where that is known."""
+    rate = None if device is None or path == "nvlink" else device.rate_bytes_per_s
+    return levels.FLOOR_OF_LINE_RATE * rate if rate else levels.FLOOR_BYTES_PER_S
 
 
 def power_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple[Array, Array, Array]:
@@ -108,9 +128,9 @@ def power_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple
 
 
 def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, sensors: Mapping[str, Sensor],
-           byte_refresh_s: Mapping[str, float]) -> Readings:  # fmt: skip
+           counters: Mapping[str, Counter]) -> Readings:  # fmt: skip
     """Everything that was read of the node's GPUs and their traffic in (start_s, end_s]. O(n) per GPU and device."""
-    flows = flows_of(series, inventory, start_s, end_s, byte_refresh_s)
+    flows = flows_of(series, inventory, start_s, end_s, counters)
     gpus = inventory.of_kind("gpu")
     paths = [p for p in PATHS if any(link.path == p for link in inventory.links)]
     rows: dict[str, list[Array]] = {key: [] for key in ("t", "power", "utilization", "fine_t")}

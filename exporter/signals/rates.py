@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.sensor import SLOW_COUNTER
+
 Array = NDArray[np.float64]
 
 SYMMETRY_SPAN_S = 2.0  # collectives of real jobs send and receive in turns; over two seconds they are balanced
 _SYMMETRY_FROM, _SYMMETRY_FULL = 0.5, 0.7  # ratio of the directions: below the first one-way, above the second balanced
 _ACK_SHARE = 0.02  # what a one-way flow sends back: acknowledgements and read requests are not a collective
 FINE_S = 0.04  # shortest interval that is judged: below, counters that refresh every 10 ms quantise
-_SLOW_COUNTER = 1.35  # polls between two changes of a counter that is slower than the polls
 
 
 def poll_interval(t: Array) -> float:
@@ -65,6 +66,21 @@ def flow(t: Array, transmit: Array, receive: Array, longest_gap_s: float) -> tup
     done = np.concatenate(([0.0], np.cumsum(one_way + weight * (larger - one_way))))
     unknown = np.concatenate(([0.0], np.cumsum(np.where(known, 0.0, gaps))))
     return done, unknown
+
+
+def changes(t: Array, total: Array, refresh_s: float) -> NDArray[np.intp]:
+    """Indices of the polls that a slow counter answered with a new value, and of the last poll of each pause.
+
+    Between them the counter moved on unseen; after a pause (unchanged for more than one and a half refreshes) the next
+    bytes came after the last poll that saw none. t [n] s, total [n] bytes. O(n).
+
+    >>> changes(np.arange(8) * 1.0, np.array([0.0, 0, 1, 1, 1, 1, 1, 2]), 2.0).tolist()
+    [0, 2, 6, 7]
+    """
+    moved = np.concatenate(([True], total[1:] != total[:-1]))
+    last = t[np.maximum.accumulate(np.where(moved, np.arange(len(t)), 0))]
+    pause_ends = ~moved & np.concatenate((moved[1:], [True])) & (t - last > 1.5 * refresh_s - 1e-9)
+    return np.flatnonzero(moved | pause_ends)
 
 
 def boxcar_sum(x: Array, reach: int) -> Array:
@@ -125,7 +141,7 @@ def fine_knots(t: Array, interval_s: float, refresh_s: float) -> tuple[NDArray[n
     ([0, 1, 2], [2, 3, 4])
     """
     knots = thin(t, interval_s)
-    slow = refresh_s > _SLOW_COUNTER * interval_s
+    slow = refresh_s > SLOW_COUNTER * interval_s
     polls = max(1, round(max(FINE_S, 2 * refresh_s if slow else 0.0) / interval_s)) if interval_s > 0 else 1
     return knots[:-polls], knots[polls:]
 
@@ -136,4 +152,4 @@ def resolved_s(interval_s: float, refresh_s: float) -> float:
     >>> resolved_s(0.02, 0.01), resolved_s(0.02, 0.1), resolved_s(0.1, float("nan"))
     (0.02, 0.1, 0.1)
     """
-    return refresh_s if refresh_s > _SLOW_COUNTER * interval_s else interval_s
+    return refresh_s if refresh_s > SLOW_COUNTER * interval_s else interval_s

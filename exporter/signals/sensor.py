@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _MIN_CHANGES = 10
-_TRANSITION = 0.3  # of the highest power: smaller steps prove nothing
+_FAST_TRANSITION, _SLOW_TRANSITION = 0.3, 0.5  # of the highest power: a smaller swing proves nothing (ripple, noise)
 _REACH_S = 1.5  # a mean over one second needs this much to show the whole of a step
 SLOW_FLOOR_S = 0.3  # a transition that takes longer than this comes from a sensor that averages over 1 s
+SLOW_COUNTER = 1.35  # polls between two changes of a counter that is slower than the polls
 _SLOWEST_POLL_S = 0.15  # slower polls cannot tell
 
 
@@ -35,6 +36,42 @@ def measured_refresh(t: Array, value: Array) -> float:
     return float(gaps[gaps <= 2.5 * np.median(gaps)].mean())
 
 
+def counter_refresh(t: Array, total: Array, interval_s: float) -> float:
+    """How often a byte counter really changes, seconds; NaN where too few changes.
+
+    Only a counter of which hardly two changes lie closer than 1.35 polls is slower than the polls: bursts with pauses
+    leave gaps as well, but now and then one straddles two polls. t [n] s, total [n] bytes, interval_s of the polls.
+    O(n log n).
+
+    >>> t = np.arange(200) * 0.02
+    >>> round(counter_refresh(t, np.floor(t / 0.1 + 1e-6), 0.02), 3), round(counter_refresh(t, t, 0.02), 3)
+    (0.1, 0.02)
+    """
+    gaps = np.diff(t[1:][total[1:] != total[:-1]])
+    if len(gaps) < _MIN_CHANGES:
+        return float("nan")
+    low = float(np.quantile(gaps, 0.1))
+    near = gaps <= (2.5 * float(np.median(gaps)) if low > SLOW_COUNTER * interval_s else 1.5 * low)
+    return float(gaps[near].mean())
+
+
+def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:
+    """Share of polls that a counter answered with an old value, seen where nothing flows but keep-alives. 0 to 1.
+
+    With keep-alives every refresh brings a change; a poll without one came before the refresh. NaN where most quiet
+    polls bring no change: then there are no keep-alives, and a pause is a pause. t [n] s, total [n] bytes. O(n).
+
+    >>> t = np.arange(100) * 0.1
+    >>> round(stale_share(t, 100 * np.floor(t / 0.125 + 1e-6), 1e6), 1)
+    0.2
+    """
+    step = np.diff(total)
+    quiet = (step >= 0) & (step < floor_bytes_per_s * np.diff(t))
+    count = int(np.count_nonzero(quiet))
+    still = int(np.count_nonzero(quiet & (step == 0)))
+    return still / count if count >= 2 * _MIN_CHANGES and 2 * still < count else float("nan")
+
+
 def repeats(value: Array) -> float:
     """Share of readings that equal the one before, 0 to 1; NaN with fewer than two. value [n].
 
@@ -50,7 +87,7 @@ def transition_floor(t: Array, power: Array, step_s: float) -> tuple[float, floa
 
     A mean over W spreads a step over W: swing times the time between readings over the largest single change. Readings
     of 10 Hz from sensors of 20 to 100 ms give at most 0.28 s, from 1 s means at least 0.41 s. NaN without a swing of
-    30 % of the highest power within 1.5 s, or with steps slower than 0.15 s. t [n] s, power [n] W; step_s the poll
+    30 % of the highest power within 1.5 s (50 % to call a sensor slow), or with steps slower than 0.15 s. t [n] s, power [n] W; step_s the poll
     interval, or the refresh of the sensor if that is longer (repeats do not disturb: only the largest change counts). O(n).
 
     >>> t = np.arange(100) * 0.1
@@ -72,6 +109,8 @@ def transition_floor(t: Array, power: Array, step_s: float) -> tuple[float, floa
     k = int(np.argmax(np.where(inner, change, -1.0)))
     i, j = np.searchsorted(t, (t[k + 1] - _REACH_S, t[k + 1] + _REACH_S))
     swing = float(np.ptp(power[i:j]))
-    if swing < _TRANSITION * float(power.max()) or change[k] <= 0:
+    floor_s = step_s * swing / max(float(change[k]), 1e-9)
+    needed = _SLOW_TRANSITION if floor_s > SLOW_FLOOR_S else _FAST_TRANSITION
+    if swing < needed * float(power.max()):
         return nothing
-    return round(float(t[k + 1]), 6), float(round(step_s * swing / change[k], 6))
+    return round(float(t[k + 1]), 6), round(floor_s, 6)
