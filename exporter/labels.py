@@ -110,11 +110,13 @@ class Labelled:
         return {kind: tuple(sources) for kind, sources in kinds.items()}
 
     def answering(self, kind: str) -> Iterator[SourceHealth]:
-        """The sources of a kind whose silence means something: read at present, their device not quarantined."""
-        planned = {s.name for s in self.snapshot.inventory.sources}
+        """The sources of a kind whose silence means something: those read at present (all, where the inventory has none of
+        the kind, as of pods), whose device is not in quarantine."""
+        planned = {s.name for s in self.snapshot.inventory.sources if s.kind == kind}
         for source in self.sources[kind]:
             device = source.source.partition("/")[2] + "/"
-            if any(device.startswith(q.id + "/") or (q.id + "/").startswith(device) for q in self.snapshot.quarantined):
-                continue
-            if source.source in planned:
+            left_alone = (q.id + "/" for q in self.snapshot.quarantined)
+            if (not planned or source.source in planned) and not any(
+                device.startswith(q) or q.startswith(device) for q in left_alone
+            ):
                 yield source

@@ -30,39 +30,129 @@ GPUS = 8
 
 # Quantities with a value per GPU, as a board with GPM and NVLink gives them.
 GPU_VALUES = {
-    "power_watts": 612.5, "power_limit_watts": 700.0, "energy_joules_total": 1.25e9, "utilization_ratio": 1.0,
-    "kernel_busy_ratio": 0.97, "sm_utilization_ratio": 0.81, "tensor_utilization_ratio": 0.44, "temperature_celsius": 61.0,
-    "sm_clock_hertz": 1.98e9, "nvlink_transmit_bytes_total": 4.1e15, "nvlink_receive_bytes_total": 4.0e15,
-    "throttled_seconds_total/power_cap": 12.5, "throttled_seconds_total/sw_thermal": 0.0,
-    "throttled_seconds_total/hw_thermal": 0.0, "throttled_seconds_total/power_brake": 0.0,
+    "power_watts": 612.5,
+    "power_limit_watts": 700.0,
+    "energy_joules_total": 1.25e9,
+    "utilization_ratio": 1.0,
+    "kernel_busy_ratio": 0.97,
+    "sm_utilization_ratio": 0.81,
+    "tensor_utilization_ratio": 0.44,
+    "temperature_celsius": 61.0,
+    "sm_clock_hertz": 1.98e9,
+    "nvlink_transmit_bytes_total": 4.1e15,
+    "nvlink_receive_bytes_total": 4.0e15,
+    "throttled_seconds_total/power_cap": 12.5,
+    "throttled_seconds_total/sw_thermal": 0.0,
+    "throttled_seconds_total/hw_thermal": 0.0,
+    "throttled_seconds_total/power_brake": 0.0,
     "throttled_seconds_total/sync_boost": 0.0,
 }
-EVENTS = ("ecn_marked_rx", "cnp_tx", "cnp_rx", "out_of_order_rx", "seq_nak_rx", "ack_timeout", "retransmit", "rnr",
-          "rate_limited", "peer_dead", "credit_stall", "drops", "link_error", "link_down", "pfc_pause")
-PORT_VALUES = {"transmit_bytes_total": 4.2e13, "receive_bytes_total": 3.9e13, "up_ratio": 1.0,
-               "rate_bytes_per_second": 50e9, **{f"events/{e}": float(i) for i, e in enumerate(EVENTS)}}
-NIC_VALUES = {"transmit_bytes_total": 9.1e11, "receive_bytes_total": 8.8e11, "up_ratio": 1.0,
-              "rate_bytes_per_second": 3.125e9}
-DISK_VALUES = {"read_bytes_total": 7.1e12, "written_bytes_total": 5.5e12,
-               "network_filesystem_read_bytes_total": 1.4e13, "cpu_iowait_seconds_total": 812.0}
+EVENTS = (
+    "ecn_marked_rx",
+    "cnp_tx",
+    "cnp_rx",
+    "out_of_order_rx",
+    "seq_nak_rx",
+    "ack_timeout",
+    "retransmit",
+    "rnr",
+    "rate_limited",
+    "peer_dead",
+    "credit_stall",
+    "drops",
+    "link_error",
+    "link_down",
+    "pfc_pause",
+)
+PORT_VALUES = {
+    "transmit_bytes_total": 4.2e13,
+    "receive_bytes_total": 3.9e13,
+    "up_ratio": 1.0,
+    "rate_bytes_per_second": 50e9,
+    **{f"events/{e}": float(i) for i, e in enumerate(EVENTS)},
+}
+NIC_VALUES = {"transmit_bytes_total": 9.1e11, "receive_bytes_total": 8.8e11, "up_ratio": 1.0, "rate_bytes_per_second": 3.125e9}
+DISK_VALUES = {
+    "read_bytes_total": 7.1e12,
+    "written_bytes_total": 5.5e12,
+    "network_filesystem_read_bytes_total": 1.4e13,
+    "cpu_iowait_seconds_total": 812.0,
+}
 
 # One state per GPU: everything the page must be able to show.
 VERDICTS: tuple[dict[str, object], ...] = (
-    {"state": "overlapped", "health": 0.97, "exposed": 0.01, "exposed_low": 0.0, "exposed_high": 0.03,
-     "communication": 0.45, "stall": 0.0, "wait": 0.01, "correlation": 0.12, "anticorrelation": 0.0,
-     "observability": 0.93, "step_period_s": 0.412},
-    {"state": "partial", "health": 0.61, "exposed": 0.17, "exposed_low": 0.13, "exposed_high": 0.21,
-     "communication": 0.44, "stall": 0.01, "wait": 0.02, "correlation": -0.31, "anticorrelation": 0.18,
-     "observability": 0.88, "step_period_s": 0.412},
-    {"state": "serialized", "health": 0.03, "exposed": 0.43, "exposed_low": 0.38, "exposed_high": 0.47,
-     "communication": 0.44, "stall": 0.0, "wait": 0.01, "correlation": -0.94, "anticorrelation": 0.71,
-     "observability": 0.85, "step_period_s": 0.8},
-    {"state": "compute_only", "health": None, "exposed": 0.0, "communication": 0.0, "stall": 0.0, "wait": 0.0,
-     "observability": 0.9},
-    {"state": "stalled", "health": 0.9, "exposed": 0.02, "communication": 0.12, "stall": 0.58, "wait": 0.03,
-     "correlation": 0.2, "anticorrelation": 0.0, "observability": 0.9, "step_period_s": 2.4},
-    {"state": "unobservable", "reason": "power sensor averages over 1 s: rhythms below 8 s cannot be seen", "exposed_low": 0.02, "exposed_high": 0.4,
-     "communication": 0.4, "observability": 0.31, "step_period_s": 0.05},
+    {
+        "state": "overlapped",
+        "health": 0.97,
+        "exposed": 0.01,
+        "exposed_low": 0.0,
+        "exposed_high": 0.03,
+        "communication": 0.45,
+        "stall": 0.0,
+        "wait": 0.01,
+        "correlation": 0.12,
+        "anticorrelation": 0.0,
+        "observability": 0.93,
+        "step_period_s": 0.412,
+    },
+    {
+        "state": "partial",
+        "health": 0.61,
+        "exposed": 0.17,
+        "exposed_low": 0.13,
+        "exposed_high": 0.21,
+        "communication": 0.44,
+        "stall": 0.01,
+        "wait": 0.02,
+        "correlation": -0.31,
+        "anticorrelation": 0.18,
+        "observability": 0.88,
+        "step_period_s": 0.412,
+    },
+    {
+        "state": "serialized",
+        "health": 0.03,
+        "exposed": 0.43,
+        "exposed_low": 0.38,
+        "exposed_high": 0.47,
+        "communication": 0.44,
+        "stall": 0.0,
+        "wait": 0.01,
+        "correlation": -0.94,
+        "anticorrelation": 0.71,
+        "observability": 0.85,
+        "step_period_s": 0.8,
+    },
+    {
+        "state": "compute_only",
+        "health": None,
+        "exposed": 0.0,
+        "communication": 0.0,
+        "stall": 0.0,
+        "wait": 0.0,
+        "observability": 0.9,
+    },
+    {
+        "state": "stalled",
+        "health": 0.9,
+        "exposed": 0.02,
+        "communication": 0.12,
+        "stall": 0.58,
+        "wait": 0.03,
+        "correlation": 0.2,
+        "anticorrelation": 0.0,
+        "observability": 0.9,
+        "step_period_s": 2.4,
+    },
+    {
+        "state": "unobservable",
+        "reason": "power sensor averages over 1 s: rhythms below 8 s cannot be seen",
+        "exposed_low": 0.02,
+        "exposed_high": 0.4,
+        "communication": 0.4,
+        "observability": 0.31,
+        "step_period_s": 0.05,
+    },
     {"state": "idle", "reason": "no job is running on this GPU"},
     {"state": "no_data", "reason": "no power readings in this window"},
 )
@@ -71,18 +161,40 @@ VERDICTS: tuple[dict[str, object], ...] = (
 def gpu(index: int) -> Device:
     """One board of the full node."""
     return Device(
-        "gpu", f"GPU-{index}", index, f"GPU-5f2ac1de-{index:04d}-4a11-9c3e-0123456789ab", "NVIDIA H100 80GB HBM3", 700.0,
-        "instant", 0.025, 0.1, pci_path=f"pci0000:{index:02x}", numa_node=index // 4,
-        info={"architecture": "hopper", "driver_version": "570.86.15", "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
-              "mig": "disabled"},
+        "gpu",
+        f"GPU-{index}",
+        index,
+        f"GPU-5f2ac1de-{index:04d}-4a11-9c3e-0123456789ab",
+        "NVIDIA H100 80GB HBM3",
+        700.0,
+        "instant",
+        0.025,
+        0.1,
+        pci_path=f"pci0000:{index:02x}",
+        numa_node=index // 4,
+        info={
+            "architecture": "hopper",
+            "driver_version": "570.86.15",
+            "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+            "mig": "disabled",
+        },
     )
 
 
 def port(index: int) -> Device:
     """One RDMA port of the full node."""
-    return Device("rdma_port", f"mlx5_{index}/1", driver="mlx5_core", rate_bytes_per_s=50e9,
-                  info={"link_layer": "InfiniBand", "firmware": "28.39.3004", "netdev": f"ib{index}",
-                        "byte_source": "counters/port_xmit_data"})
+    return Device(
+        "rdma_port",
+        f"mlx5_{index}/1",
+        driver="mlx5_core",
+        rate_bytes_per_s=50e9,
+        info={
+            "link_layer": "InfiniBand",
+            "firmware": "28.39.3004",
+            "netdev": f"ib{index}",
+            "byte_source": "counters/port_xmit_data",
+        },
+    )
 
 
 def nic(index: int) -> Device:
@@ -93,8 +205,12 @@ def nic(index: int) -> Device:
 def inventory(gpus: int = GPUS, ports: int = 8, nics: int = 9) -> Inventory:
     """What the full node has; the sources are those of the daemon: one per device."""
     devices = (*map(gpu, range(gpus)), *map(port, range(ports)), *map(nic, range(nics)), Device("disk", "all"))
-    values = {"gpu": ("nvml", GPU_VALUES), "rdma_port": ("rdma", PORT_VALUES), "nic": ("nic", NIC_VALUES),
-              "disk": ("host", DISK_VALUES)}
+    values = {
+        "gpu": ("nvml", GPU_VALUES),
+        "rdma_port": ("rdma", PORT_VALUES),
+        "nic": ("nic", NIC_VALUES),
+        "disk": ("host", DISK_VALUES),
+    }
     sources = []
     for device in devices:
         kind, quantities = values[device.kind]
@@ -106,8 +222,10 @@ def inventory(gpus: int = GPUS, ports: int = 8, nics: int = 9) -> Inventory:
     links = tuple(
         link
         for i in range(gpus)
-        for link in (Link(f"GPU-{i}", f"mlx5_{i % max(1, ports)}/1", "rdma", "PIX"),
-                     Link(f"GPU-{i}", f"GPU-{i}", "nvlink", "node"))
+        for link in (
+            Link(f"GPU-{i}", f"mlx5_{i % max(1, ports)}/1", "rdma", "PIX"),
+            Link(f"GPU-{i}", f"GPU-{i}", "nvlink", "node"),
+        )
         if ports or link.path == "nvlink"
     )
     return Inventory("node-1", STARTED_UNIX_S, devices, links, tuple(sources))
@@ -117,9 +235,18 @@ def analysis(index: int, window_s: float = 60.0, **changes: object) -> OverlapAn
     """The verdict of VERDICTS on one GPU, with the fields that go with it."""
     verdict = dict(VERDICTS[index % len(VERDICTS)])
     if verdict["state"] not in ("no_data", "idle"):
-        verdict = {"exposed_or_wait": 0.2, "running": 0.99, "resolution_s": 0.2, "power_low_watts": 210.0,
-                   "power_median_watts": 580.0, "power_high_watts": 690.0, "traffic_low_bytes_per_s": 0.0,
-                   "traffic_median_bytes_per_s": 2.1e10, "traffic_high_bytes_per_s": 4.6e10, **verdict}
+        verdict = {
+            "exposed_or_wait": 0.2,
+            "running": 0.99,
+            "resolution_s": 0.2,
+            "power_low_watts": 210.0,
+            "power_median_watts": 580.0,
+            "power_high_watts": 690.0,
+            "traffic_low_bytes_per_s": 0.0,
+            "traffic_median_bytes_per_s": 2.1e10,
+            "traffic_high_bytes_per_s": 4.6e10,
+            **verdict,
+        }
     return OverlapAnalysis(f"GPU-{index}", NOW_S, window_s, **{**verdict, **changes})  # type: ignore[arg-type]
 
 
@@ -143,20 +270,31 @@ def snapshot(gpus: int = GPUS, ports: int = 8, nics: int = 9, **changes: object)
     latest |= {f"eth{i}/{q}": (v, NOW_S) for i in range(nics) for q, v in NIC_VALUES.items()}
     latest |= {f"all/{q}": (v, NOW_S) for q, v in DISK_VALUES.items()}
     base = Snapshot(
-        NOW_S, STARTED_UNIX_S + NOW_S, there, "serve", latest,
+        NOW_S,
+        STARTED_UNIX_S + NOW_S,
+        there,
+        "serve",
+        latest,
         tuple(analysis(i, w) for i in range(gpus) for w in (15.0, 60.0, 300.0)),
         {f"GPU-{i}": {"overlapped": 200.0, "exposed": 100.5, "unknown": 83.5} for i in range(gpus)},
         findings=(Finding("exposed_communication", "GPU-2", 300.0, (Evidence("exposed", 0.43, "ratio", 0.1),), ("overlap",)),)
-        if gpus > 2 else (),
+        if gpus > 2
+        else (),
         transport="rdma" if ports else "unknown",
         sources=tuple(health(s.name) for s in there.sources),
-        refresh=(*(SensorRefresh("gpu", f"GPU-{i}", "power", 0.1) for i in range(gpus)),
-                 *(SensorRefresh("rdma_port", f"mlx5_{i}/1", "bytes", 0.02) for i in range(ports))),
-        processes=(ProcessCost("exporter", 12.5, 71e6), ProcessCost("reader_gpu", 30.25, 24e6),
-                   ProcessCost("reader_net", 9.0, None)),
+        refresh=(
+            *(SensorRefresh("gpu", f"GPU-{i}", "power", 0.1) for i in range(gpus)),
+            *(SensorRefresh("rdma_port", f"mlx5_{i}/1", "bytes", 0.02) for i in range(ports)),
+        ),
+        processes=(
+            ProcessCost("exporter", 12.5, 71e6),
+            ProcessCost("reader_gpu", 30.25, 24e6),
+            ProcessCost("reader_net", 9.0, None),
+        ),
         analysis_duration_buckets=tuple([0, 0, 10, 350, 40, 0, 0, 0, 0][: len(ANALYSIS_DURATION_BOUNDS_S) + 1]),
         analysis_duration_sum_s=5.9,
-        pci_gpus=gpus, nvml_gpus=gpus,
+        pci_gpus=gpus,
+        nvml_gpus=gpus,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -171,8 +309,9 @@ def fullest() -> Snapshot:
         analyses=tuple(full_analysis(i, w) for i in range(GPUS) for w in (15.0, 60.0, 300.0)),
         findings=tuple(Finding(f, f"GPU-{i}", 300.0) for f in findings for i in range(GPUS)),
         quarantined=(Quarantine("gpu", "GPU-7", 390.0, "hang"),),
-        sources=tuple(health(f"{kind}/{i}") for kind in ("nvml", "gpm", "rdma", "nic", "host", "xid", "pods", "jobs")
-                      for i in range(3)),
+        sources=tuple(
+            health(f"{kind}/{i}") for kind in ("nvml", "gpm", "rdma", "nic", "host", "xid", "pods", "jobs") for i in range(3)
+        ),
         refresh=(*full.refresh, *(SensorRefresh("gpu", f"GPU-{i}", "bytes", 0.1) for i in range(GPUS))),
         gone=(Device("gpu", "GPU-8", 8, ""),),
     )
@@ -183,16 +322,23 @@ def mixed(**changes: object) -> Snapshot:
     full = snapshot()
     findings = (
         Finding("exposed_communication", "GPU-2", 300.0, (Evidence("exposed", 0.43, "ratio", 0.1),), ("overlap",)),
-        Finding("small_buckets", "GPU-2", 320.0), Finding("input_stall", "GPU-4", 310.0), Finding("congestion", None, 390.0),
+        Finding("small_buckets", "GPU-2", 320.0),
+        Finding("input_stall", "GPU-4", 310.0),
+        Finding("congestion", None, 390.0),
     )
     sources = tuple(
         replace(s, up=False, reason="hang") if s.source == "nvml/GPU-7" else s
-        for s in full.sources if not s.source.startswith("gpm")
+        for s in full.sources
+        if not s.source.startswith("gpm")
     )
     return replace(
-        full, mode="demo", findings=findings, quarantined=(Quarantine("gpu", "GPU-7", 395.0, "hang"),),
+        full,
+        mode="demo",
+        findings=findings,
+        quarantined=(Quarantine("gpu", "GPU-7", 395.0, "hang"),),
         latest={c: v for c, v in full.latest.items() if not c.startswith("GPU-7/")},
-        sources=(*sources, health("gpm", up=False, reason="unsupported", reads=0, last_success_s=None)), **changes,  # type: ignore[arg-type]
+        sources=(*sources, health("gpm", up=False, reason="unsupported", reads=0, last_success_s=None)),
+        **changes,  # type: ignore[arg-type]
     )
 
 
@@ -210,8 +356,12 @@ def history(seconds: float = 40.0, step_s: float = 0.05, period_s: float = 1.2) 
             ripple = 1.0 + 0.02 * math.sin(37.0 * t_s + i) + 0.01 * math.sin(91.0 * t_s)
             bytes_sent[i] += sends * 44e9 * step_s * ripple
             power_watts = (120.0 + 550.0 * busy) * ripple
-            values = {**GPU_VALUES, "power_watts": power_watts, "nvlink_transmit_bytes_total": 4.1e15 + 3 * bytes_sent[i],
-                      "nvlink_receive_bytes_total": 4.0e15 + 3 * bytes_sent[i]}
+            values = {
+                **GPU_VALUES,
+                "power_watts": power_watts,
+                "nvlink_transmit_bytes_total": 4.1e15 + 3 * bytes_sent[i],
+                "nvlink_receive_bytes_total": 4.0e15 + 3 * bytes_sent[i],
+            }
             kept.apply(Record(f"nvml/GPU-{i}", t_s, list(values.values()), 0.0008))
             port_values = {**PORT_VALUES, "transmit_bytes_total": bytes_sent[i], "receive_bytes_total": bytes_sent[i] * 0.98}
             kept.apply(Record(f"rdma/mlx5_{i}", t_s, list(port_values.values()), 0.0002))
