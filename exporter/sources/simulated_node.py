@@ -23,7 +23,8 @@ GPU_PERIOD_S, PORT_PERIOD_S, NIC_PERIOD_S, SLOW_PERIOD_S = .1, .02, .02, 1.0
 NIC, DISK = "eth0", "all"
 XID_CODES = (48, 79, 94, 95)
 _THROTTLES = ("power_cap", "sw_thermal", "hw_thermal", "power_brake", "sync_boost")
-_SLOW_KEYS = ("power_limit_watts", "temperature_celsius", "sm_clock_hertz", *(f"throttled_seconds_total/{r}" for r in _THROTTLES))
+_SLOW_KEYS = ("power_limit_watts", "temperature_celsius", "sm_clock_hertz",
+              *(f"throttled_seconds_total/{reason}" for reason in _THROTTLES))
 _CHATTER_BYTES_PER_S = 2e3  # keep-alives and subnet management on an idle port
 
 # Events of a port per second of traffic, and per second after its link was hurt.
@@ -62,7 +63,7 @@ class SimulatedNode:
         self.port_count = ports or self.gpus
         self.lost_gpu, self.gpu_fault_s = min(5, self.gpus - 1), gpu_fault_s
         self.hurt_port, self.link_fault_s = min(2, self.port_count - 1), link_fault_s
-        self._rngs = np.random.default_rng([*seed, 2]).spawn(64 * (self.gpus + self.port_count))
+        self._seeds = np.random.SeedSequence([*seed, 2])
         self.devices = (*map(self._gpu, range(self.gpus)), *map(self._port, range(self.port_count)), *_NODE_DEVICES)
         shared = [sum(g % self.port_count == p for g in range(self.gpus)) for p in range(self.port_count)]
         self.links = tuple(
@@ -73,7 +74,7 @@ class SimulatedNode:
         self.lanes = (*gpu_lanes, *port_lanes, *self._nic_lanes(), self._host_lane())
 
     def _rng(self) -> np.random.Generator:
-        return self._rngs.pop()
+        return np.random.default_rng(self._seeds.spawn(1)[0])
 
     # Devices
 
@@ -125,7 +126,8 @@ class SimulatedNode:
         if board.gpm:
             gpm_keys = ("kernel_busy_ratio", "sm_utilization_ratio", "tensor_utilization_ratio")
             yield self._lane(f"gpm/{gpu}", gpu, gpm_keys, GPU_PERIOD_S, GpmMeans(wave, self._rng()).read, 9e-4, until_s)
-        yield self._lane(f"nvml/{gpu}/slow", gpu, _SLOW_KEYS, SLOW_PERIOD_S, _Slow(wave, board, self._rng()).read, 2e-3, until_s)
+        slow = _Slow(wave, board, self._rng())
+        yield self._lane(f"nvml/{gpu}/slow", gpu, _SLOW_KEYS, SLOW_PERIOD_S, slow.read, 2e-3, until_s)
 
         def xids(t_s: Array) -> Array:
             return np.zeros((len(XID_CODES), len(t_s)))
