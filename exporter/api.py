@@ -168,10 +168,11 @@ def waveform_json(history: Series, inventory: Inventory, gpu: Device, end_s: flo
 def _link_rate(history: Series, link: Link, grid_s: Array) -> Array | None:
     """The busier direction of a link on the intervals of the grid: collectives send and receive the same bytes, and
     their sum would count them twice."""
+    start_s, end_s = grid_s[0] - _LONGEST_READ_GAP_S, grid_s[-1] + _LONGEST_READ_GAP_S  # a read on either side
     rates = [
         rate
         for key in _BYTE_COUNTERS[link.path]
-        if (rate := counter_rate(*history.series(f"{link.device_id}/{key}", grid_s[0] - 1.0, grid_s[-1]), grid_s)) is not None
+        if (rate := counter_rate(*history.series(f"{link.device_id}/{key}", start_s, end_s), grid_s)) is not None
     ]
     return np.fmax.reduce(rates) if rates else None
 
