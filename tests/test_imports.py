@@ -27,7 +27,7 @@ DOORS = {
 }
 
 # Whatever a reader process loads stays without numpy (an end-to-end test looks at the process itself, too).
-WITHOUT_NUMPY = r"exporter(\.(__main__|cli|clock|config|logs|model|quantities|reader\w*|supervisor|wire|announcements|pairing|diagnosis|metrics|labels|collector|sources(\.(sysfs|nvml\w*|gpm|xid|rdma\w*|nic|host|net))?))?"
+WITHOUT_NUMPY = r"exporter(\.(__main__|cli|clock|config|logs|model|quantities|reader\w*|supervisor|wire|announcements|pairing|diagnosis|metrics|labels|collector|sources(\.(sysfs|files|nvml\w*|gpm|xid|rdma\w*|nic|host|net))?))?"
 
 # Modules of the project that a module may import; None: no rule. The first pattern that fits decides.
 ALLOWED = (
@@ -46,7 +46,7 @@ ALLOWED = (
     (r"exporter\.collector", ("metrics", "model")),
 )
 # Within sources/ only these may be shared: no source imports another.
-SHARED_SOURCES = r"exporter\.sources(\.(sysfs|rdma_drivers|nvml_\w+|gpm|xid|jobs|sensors|scenarios|scenario_\w+|job_\w+|simulat\w+))?"
+SHARED_SOURCES = r"exporter\.sources(\.(sysfs|files|rdma_drivers|rdma_ports|nvml_\w+|gpm|xid|jobs|sensors|scenarios|scenario_\w+|job_\w+|simulat\w+))?"
 
 
 def imports(path: Path) -> set[str]:

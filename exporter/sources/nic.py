@@ -56,7 +56,8 @@ def open_nics(settings: NetSettings, announce: Announce = unannounced) -> Opened
             continue
         announce("nic", name)
         path = f"{directory}/{name}"
-        kind = kind_of(settings.sysfs_root, name)
+        # Beside the interfaces stands a file, bonding_masters.
+        kind = kind_of(settings.sysfs_root, name) if os.path.isdir(path) else None  # noqa: PTH112
         if kind is None:
             continue
         rate, _ = probe(f"{path}/speed", parse_speed)
@@ -82,7 +83,7 @@ def kind_of(root: str, name: str) -> str | None:
     names = names_in(path)
     if "bonding" in names:
         return "bond"
-    if not _is_hardware(root, path, name, names):
+    if not _is_hardware(root, path, name, names) or _is_counted_by_master(root, path):
         return None
     if "type" in names and read_text(f"{path}/type") == _IPOIB_TYPE:
         return "ipoib"
@@ -102,6 +103,18 @@ def _is_hardware(root: str, path: str, name: str, names: list[str]) -> bool:
     if any(n in _STACKED or n.startswith("lower_") for n in names):
         return False
     return read_text(f"{path}/type") != _LOOPBACK_TYPE and _VIRTUAL_NAME.fullmatch(name) is None
+
+
+def _is_counted_by_master(root: str, path: str) -> bool:
+    """Whether a master that is hardware itself counts this interface's traffic as its own.
+
+    So do hv_netvsc (Azure: the virtual function of accelerated networking is enslaved to eth0) and net_failover.
+    """
+    master = link_name(f"{path}/master")
+    if master is None:
+        return False
+    names = names_in(f"{root}/class/net/{master}")
+    return "device" in names and "bonding" not in names
 
 
 def _lanes(name: str, path: str, interval_s: float) -> list[Lane]:

@@ -103,7 +103,7 @@ DRIVERS: tuple[Driver, ...] = (
             "rate_limited": ("hw_counters/roce_slow_restart",),
             "peer_dead": ("hw_counters/req_cqe_error", "hw_counters/req_cqe_flush_error"),
         },
-        signature=("hw_counters/out_of_buffer",),
+        signature=("hw_counters/out_of_buffer", "hw_counters/np_cnp_sent"),
         note="Every byte file is one firmware command. Bytes are in counters only; IPoIB is inside them.",
     ),
     Driver(

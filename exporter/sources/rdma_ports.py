@@ -179,7 +179,7 @@ def _places(root: str, board: Board, directory: str, netdev: str | None) -> Plac
 
 
 def _choose(row: Driver, places: Places) -> tuple[ByteSource | None, bool]:
-    """The byte source to use, and whether every byte file there is fails for good.
+    """The byte source to use, and whether there are byte files of which every one fails for good (then there is none).
 
     The best source that answers; one that stands at zero gives way to a lesser one that has counted. A fault that passes
     (io_error, a half-written file) does not make a source worse.
@@ -194,7 +194,8 @@ def _choose(row: Driver, places: Places) -> tuple[ByteSource | None, bool]:
         return None, False
     answering = [(source, values) for source, values, reasons in standing if values or reasons & {"io_error", "not_a_number"}]
     if not answering:
-        return standing[0][0], all(reasons == {"not_available"} for _, _, reasons in standing)
+        failing = all(reasons == {"not_available"} for _, _, reasons in standing)
+        return (None if failing else standing[0][0]), failing
     first, values = answering[0]
     if values and not any(values):
         return next((source for source, counted in answering if any(counted)), first), False

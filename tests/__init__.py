@@ -1,0 +1,1 @@
+"""Tests; `tests.` names are importable from any of them."""
