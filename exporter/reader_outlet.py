@@ -1,6 +1,6 @@
 """Where a reader's frames go: numbers sources by the inventory in force and writes each tick at once.
 
-`reader_rounds.py` and `reader.py` send through it from several threads; `wire.py` knows the frames. When the other side has gone
+The other parts of the reader send through it from several threads; `wire.py` knows the frames. When the other side has gone
 the process ends: nobody is left to read for.
 """
 
