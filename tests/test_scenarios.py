@@ -43,7 +43,7 @@ TRUTH: dict[str, tuple[str, tuple[float, float], tuple[float, float], tuple[floa
     "gradient_accumulation": ("partial", (.04, .1), (.1, .2), (0, 0), (0, 0)),
     "tcp_fallback": ("partial", (.3, .4), (.6, .75), (0, 0), (0, 0)),
     "input_stall": ("stalled", (0, .02), (.3, .45), (.28, .38), (0, 0)),
-    "storage_checkpoint": ("stalled", (0, .02), (.35, .5), (.17, .25), (0, 0)),
+    "storage_checkpoint": ("stalled", (0, .02), (.35, .5), (.2, .3), (0, 0)),
     "straggler": ("overlapped", (.03, .07), (.3, .5), (0, 0), (.15, .25)),
     "pipeline_bubbles": ("overlapped", (0, .02), (.05, .12), (0, 0), (.14, .2)),
     "power_capped": ("overlapped", (0, 0), (.5, .6), (0, 0), (0, 0)),

@@ -278,7 +278,7 @@ def test_a_checkpoint_goes_one_way() -> None:
     t, sent = channel(events, "mlx5_0/1/transmit_bytes_total")
     _, received = channel(events, "mlx5_0/1/receive_bytes_total")
     one_way = np.diff(sent) - np.diff(received) > 5e9 * np.diff(t)
-    assert np.diff(t)[one_way].sum() == pytest.approx(5.7, abs=.2)
+    assert np.diff(t)[one_way].sum() == pytest.approx(7.125, abs=.2)
 
 
 def test_a_late_loader_reads_disks_all_the_time() -> None:
