@@ -36,8 +36,9 @@ FINDINGS: Mapping[str, Meaning] = {
         "本节点的 RDMA 端口是正常的，但作业流量走的是普通网卡。这是 NCCL 在作业启动时做出的选择，运行中不会改变。"),
     "input_stall": _meaning(
         "The GPU waits for data or storage", "GPU 在等数据或存储",
-        "No kernel runs and nothing moves on the network: the next batch is not there yet, or a checkpoint is being written.",
-        "GPU 上没有 kernel 在运行，网络上也没有流量：下一个 batch 还没准备好，或者正在写 checkpoint。"),
+        "No kernel runs and nothing moves on the network: the next batch is not there yet, a checkpoint is being written, or "
+        "the job has just been started again.",
+        "GPU 上没有 kernel 在运行，网络上也没有流量：下一个 batch 还没准备好，正在写 checkpoint，或者作业刚刚重启。"),
     "straggler_wait": _meaning(
         "The other GPUs wait for this one", "其他 GPU 都在等这块 GPU",
         "The GPUs of this node stand in a collective without traffic; this one hardly ever does: it arrives last, step after "
