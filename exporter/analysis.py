@@ -170,14 +170,13 @@ class Analyzer:
         """Add the seconds that lie 16 s back to the phases; seconds that nobody looked at are unknown."""
         first = second if self._booked_s is None else self._booked_s + 1
         self._booked_s = max(second, self._booked_s or second)
-        for at in range(first, second + 1):
-            end_s = at - BOOKED_BACK_S
-            for g, gpu in enumerate(readings.gpus):
-                booked = {"unknown": 1.0}
-                if second - at <= _CATCH_UP_S:
-                    booked = phase_shares(shares, g, states[g], idle_s[g, idle_s.shape[-1] - shares.t.shape[-1] :], end_s)
-                phases = self._memories[gpu.id].phases
-                for phase, seconds in booked.items():
+        begin = max(first, second - _CATCH_UP_S)
+        for g, gpu in enumerate(readings.gpus):
+            phases = self._memories[gpu.id].phases
+            phases["unknown"] += begin - first
+            idle_of_shares_s = idle_s[g, idle_s.shape[-1] - shares.t.shape[-1] :]
+            for at in range(begin, second + 1):
+                for phase, seconds in phase_shares(shares, g, states[g], idle_of_shares_s, at - BOOKED_BACK_S).items():
                     phases[phase] += seconds
 
 

@@ -15,8 +15,8 @@ from exporter.model import Device, Event, Finding, Inventory, OverlapAnalysis
 
 # A second is judged this long after it ended: what was read in it has come through the pipe by then.
 GRACE_S = 0.25
-# A gap longer than this is not stepped through second by second.
-_LONGEST_GAP_S = 3600
+# A gap longer than this is not stepped through second by second: nothing of before it is left in any window.
+_LONGEST_GAP_S = 400
 # A GPU that has gone is still named for this long, with up 0.
 _GONE_S = 24 * 3600.0
 
