@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.model import STATES
 from exporter.sources import jobs
-from exporter.sources.activity import (
+from exporter.sources.job_levels import (
     ACTIVITIES,
     FLAT,
     IDLE,

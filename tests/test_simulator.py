@@ -13,12 +13,12 @@ import pytest
 from exporter.history import History
 from exporter.model import Event, Inventory, Quarantine, Record
 from exporter.quantities import quantity_of, split_channel
-from exporter.sources.activity import FLAT, STALL, Array, Column, RankStep, Spans, Step
+from exporter.sources.job_levels import FLAT, STALL, Array, Column, RankStep, Spans, Step
 from exporter.sources.jobs import RDMA
 from exporter.sources.scenarios import SCENARIOS
 from exporter.sources.sensors import GpmMeans, Held, PollTimes, Refresh, boxcar, power_and_energy, utilization
+from exporter.sources.simulated_waveform import START_S, Crew, Timeline, Waveform
 from exporter.sources.simulator import demo_events, simulate
-from exporter.sources.waveform import START_S, Crew, Timeline, Waveform
 from exporter.trace import TraceWriter, read_trace
 
 NAMES = [row.name for row in SCENARIOS]

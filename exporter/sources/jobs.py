@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exporter.sources.activity import (
+from exporter.sources.job_levels import (
     BACKWARD,
     FLAT,
     FORWARD,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from exporter.sources import jobs
-from exporter.sources.activity import Column, Step
+from exporter.sources.job_levels import Column, Step
 from exporter.sources.jobs import Ddp, Job, Sharded, Site
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from exporter.sources.activity import Array, Column
-from exporter.sources.waveform import START_S, Waveform
+from exporter.sources.job_levels import Array, Column
+from exporter.sources.simulated_waveform import START_S, Waveform
 
 Integral = Callable[[Array], Array]
 """The integral of a level since the start, at times [n]."""

@@ -14,10 +14,10 @@ from types import MappingProxyType
 import numpy as np
 
 from exporter.model import Device, Link, Record, Source
-from exporter.sources.activity import Array, Column
+from exporter.sources.job_levels import Array, Column
 from exporter.sources.scenarios import NIC_BYTES_PER_S, PORT_BYTES_PER_S, Board
 from exporter.sources.sensors import GpmMeans, PollTimes, power_and_energy, utilization
-from exporter.sources.waveform import Timeline, Waveform
+from exporter.sources.simulated_waveform import Timeline, Waveform
 
 GPU_PERIOD_S, PORT_PERIOD_S, NIC_PERIOD_S, SLOW_PERIOD_S = .1, .02, .02, 1.0
 NIC, DISK = "eth0", "all"

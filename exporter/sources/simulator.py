@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from exporter.model import Event, Inventory, Quarantine, Record
-from exporter.sources.activity import Array, Column, Step
+from exporter.sources.job_levels import Array, Column, Step
 from exporter.sources.jobs import Site
 from exporter.sources.scenarios import DEMO_BOARD, DEMO_WALK, Board, Scenario, scenario
 from exporter.sources.simulated_node import XID_CODES, SimulatedNode
-from exporter.sources.waveform import START_S, Crew, Timeline
+from exporter.sources.simulated_waveform import START_S, Crew, Timeline
 
 DEFAULT_SECONDS = 120.0
 STARTED_UNIX_S = 1_767_225_600.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from exporter.sources.activity import Array, Column, Step, levels_of
+from exporter.sources.job_levels import Array, Column, Step, levels_of
 
 START_S = -3.0  # jobs begin before the trace, so that the first reading has a past
 _KEEP_S = 6.0  # behind the present: longer than any averaging window
