@@ -100,6 +100,8 @@ def _rhythm(
         refresh_s, window_s = gpu.power_refresh_s or 0.1, gpu.power_window_s or 0.1
         new = fresh(t, power, refresh_s)
         t, power = t[new], power[new]
+        if 0 < len(t) < _FEWEST_READINGS:
+            best = best or 0.0  # too early to call its power steady
         if len(t) < _FEWEST_READINGS or float(variation(power)) < _POWER_VARIES:
             continue
         for age_s in (0.0, refresh_s / 2, refresh_s):
