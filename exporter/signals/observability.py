@@ -19,6 +19,7 @@ MODULATED = 0.15  # standard deviation of traffic as a share of its mean
 RESOLUTION_WINDOWS = 4.0  # a rhythm of four averaging windows is resolved
 SLOW_WINDOW_S = 0.5
 _COARSE, _COARSE_SPAN = 0.45, 0.25  # variance of presence against that of a coin: unresolved below, resolved above
+_ALWAYS, _ALWAYS_SPAN = 0.85, 0.1  # mean presence of traffic that hardly ever pauses
 _FAST_POLLS_S = 0.03  # bytes polled at least this fast show flat traffic to be flat
 
 
@@ -44,7 +45,7 @@ def grain(tau: Array, length_s: float, window_s: float) -> float:
 
     Intervals that are clearly on or off (variance near that of a coin, m (1 - m)) are resolved; intervals that are all
     half full hold a rhythm faster than themselves, and so do the readings of a sensor with such a window. A window that
-    is short against the interval looks inside. tau [n], soft presence at the finest interval. O(n).
+    is short against the interval looks inside; traffic that hardly ever pauses has no rhythm. tau [n], soft presence at the finest interval. O(n).
 
     >>> grain(np.tile([0.0, 1.0], 50), 0.1, 0.1), grain(np.tile([0.4, 0.6], 50), 0.1, 0.1)
     (1.0, 0.0)
@@ -52,7 +53,8 @@ def grain(tau: Array, length_s: float, window_s: float) -> float:
     middle = float(np.nanmean(tau)) if not np.isnan(tau).all() else 0.0
     coin = middle * (1.0 - middle)
     resolved = float(np.nanvar(tau)) / coin if coin > 1e-9 else 1.0
-    known = min(1.0, max(0.0, (resolved - _COARSE) / _COARSE_SPAN))
+    known = max((resolved - _COARSE) / _COARSE_SPAN, (middle - _ALWAYS) / _ALWAYS_SPAN)
+    known = min(1.0, max(0.0, known))
     return 1.0 - (1.0 - known) * min(1.0, window_s / length_s)
 
 

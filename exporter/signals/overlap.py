@@ -65,13 +65,14 @@ def settle(x: Array, high: Array, r: Array) -> Array:
 
     The age of a power reading is only known on average, and a byte interval may be longer than a burst. For slow rhythms
     that changes nothing (both values agree); for fast ones min loses what falls beside its partner, and the upper bound
-    takes all of it. The middle, unless power rises with traffic: then deficits and traffic lie apart indeed. All [...];
-    r is the correlation, NaN (flat) counts as rising.
+    takes all of it. The middle where r says little, most of the way up where the alternation shows in spite of the loss,
+    and min where power rises with traffic: then deficits and traffic lie apart indeed. All [...]; r is the correlation,
+    NaN (flat) counts as rising.
 
-    >>> settle(np.array([0.3, 0.3]), np.array([0.4, 0.4]), np.array([-0.5, 0.3])).round(2).tolist()
-    [0.35, 0.3]
+    >>> settle(np.full(3, 0.3), np.full(3, 0.4), np.array([-0.5, -0.1, 0.3])).round(2).tolist()
+    [0.38, 0.35, 0.3]
     """
-    weight = 0.5 * np.clip((0.1 - np.where(np.isnan(r), 1.0, r)) / 0.2, 0.0, 1.0)
+    weight = np.interp(np.where(np.isnan(r), 1.0, r), (-0.5, -0.1, 0.1), (0.8, 0.5, 0.0))
     return x + weight * np.maximum(0.0, high - x)
 
 

@@ -15,6 +15,7 @@ _MIN_CHANGES = 10
 _FAST_TRANSITION, _SLOW_TRANSITION = 0.3, 0.5  # of the highest power: a smaller swing proves nothing (ripple, noise)
 _REACH_S = 1.5  # a mean over one second needs this much to show the whole of a step
 SLOW_FLOOR_S = 0.3  # a transition that takes longer than this comes from a sensor that averages over 1 s
+_STEADY = 2.6  # between the 10 and 90 % of keep-alive steps: one or two refreshes
 SLOW_COUNTER = 1.35  # polls between two changes of a counter that is slower than the polls
 _SLOWEST_POLL_S = 0.15  # slower polls cannot tell
 
@@ -58,8 +59,9 @@ def counter_refresh(t: Array, total: Array, interval_s: float) -> float:
 def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:
     """Share of polls that a counter answered with an old value, seen where nothing flows but keep-alives. 0 to 1.
 
-    With keep-alives every refresh brings a change; a poll without one came before the refresh. NaN where most quiet
-    polls bring no change: then there are no keep-alives, and a pause is a pause. t [n] s, total [n] bytes. O(n).
+    With steady keep-alives every refresh brings about the same step (or two of them); a poll without one came before the
+    refresh. 0 where the small steps are chatter of all sizes, NaN where most quiet polls bring none: there a pause is a
+    pause. t [n] s, total [n] bytes. O(n log n).
 
     >>> t = np.arange(100) * 0.1
     >>> round(stale_share(t, 100 * np.floor(t / 0.125 + 1e-6), 1e6), 1)
@@ -67,9 +69,15 @@ def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:
     """
     step = np.diff(total)
     quiet = (step >= 0) & (step < floor_bytes_per_s * np.diff(t))
-    count = int(np.count_nonzero(quiet))
-    still = int(np.count_nonzero(quiet & (step == 0)))
-    return still / count if count >= 2 * _MIN_CHANGES and 2 * still < count else float("nan")
+    still = quiet & (step == 0)
+    moved = quiet & ~still
+    count, silent = int(np.count_nonzero(quiet)), int(np.count_nonzero(still))
+    if count < 2 * _MIN_CHANGES or 2 * silent > count:
+        return float("nan")
+    low, high = np.quantile(step[moved], (0.1, 0.9))
+    if silent == 0 or high > _STEADY * low:
+        return 0.0
+    return silent / count
 
 
 def repeats(value: Array) -> float:
