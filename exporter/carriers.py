@@ -22,6 +22,7 @@ WINDOW_S = 10.0
 LATE_S = 5.0
 # Keep-alives, monitoring and the job's own control messages stay far below a thousandth of the line.
 FLOOR_SHARE = 1e-3
+UNDECIDED = "undecided"
 _NIC_RATE = 1.25e9  # bytes/s, where the line rate is not known: NCCL assumes 10 Gbit/s as well
 # Collectives send what they receive. A quarter of one-way bytes leaves room for a checkpoint or a data set beside them.
 _TWO_WAY_SHARE = 0.75
@@ -61,7 +62,7 @@ def echoes(series: Series, port_id: str, nic_id: str, t_s: float) -> bool:
 
 
 def carries(series: Series, inventory: Inventory, nic: Device, t_s: float) -> str | None:
-    """Why an interface is taken to carry the job: config, rhythm or symmetry; None: it is not.
+    """Why an interface is taken to carry the job: config, rhythm or symmetry; None: it does not; UNDECIDED: too early.
 
     config: the inventory pairs it with a GPU already. rhythm: its two-way bytes follow the power of a GPU. symmetry: no
     GPU's power varies, and its two-way bytes are a fair part of the line. O(n) per GPU over a minute of readings.
@@ -82,6 +83,8 @@ def carries(series: Series, inventory: Inventory, nic: Device, t_s: float) -> st
         return None
     rhythm = _rhythm(series, inventory.of_kind("gpu"), t_s, byte_t=t, done=done, unknown=unknown)
     if rhythm is None:
+        return UNDECIDED
+    if np.isnan(rhythm):
         return "symmetry" if rate >= _FLAT_SHARE * line else None
     return "rhythm" if rhythm >= _RHYTHM_LEAST else None
 
@@ -89,23 +92,26 @@ def carries(series: Series, inventory: Inventory, nic: Device, t_s: float) -> st
 def _rhythm(
     series: Series, gpus: tuple[Device, ...], t_s: float, *, byte_t: Array, done: Array, unknown: Array
 ) -> float | None:
-    """Largest |r| of a GPU's power and the flow (0 for a flat flow); None where no GPU's power varies.
+    """Largest |r| of a GPU's power and the flow, 0 for a flat flow; NaN: no GPU's power varies; None: too early to say.
 
     Unlike the verdict on overlap, this only asks whether the two belong together, so a few ages of a reading are tried.
     """
-    best: float | None = None
+    best = np.nan
+    enough = early = False
     gap_s = poll_interval(byte_t)
     for gpu in gpus:
         t, power = series.series(f"{gpu.id}/power_watts", t_s - _RHYTHM_S, t_s)
         refresh_s, window_s = gpu.power_refresh_s or 0.1, gpu.power_window_s or 0.1
         new = fresh(t, power, refresh_s)
         t, power = t[new], power[new]
-        if 0 < len(t) < _FEWEST_READINGS:
-            best = best or 0.0  # too early to call its power steady
-        if len(t) < _FEWEST_READINGS or float(variation(power)) < _POWER_VARIES:
+        if len(t) < _FEWEST_READINGS:
+            early = early or len(t) > 0
+            continue
+        enough = True
+        if float(variation(power)) < _POWER_VARIES:
             continue
         for age_s in (0.0, refresh_s / 2, refresh_s):
             rate = rate_between(byte_t, done, unknown, *intervals(t, age_s, window_s, max(window_s, gap_s)))
             r = float(pearson(power, rate))
-            best = max(best or 0.0, 0.0 if np.isnan(r) else abs(r))
-    return best
+            best = float(np.fmax(best, 0.0 if np.isnan(r) else abs(r)))
+    return None if early and not enough else best

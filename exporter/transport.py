@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from exporter.carriers import FLOOR_SHARE, WINDOW_S, byte_rate, carries, echoes
+from exporter.carriers import FLOOR_SHARE, UNDECIDED, WINDOW_S, byte_rate, carries, echoes
 from exporter.channels import latest
 from exporter.model import Device, Inventory, Link, Series, TransportVerdict
 
@@ -103,7 +103,11 @@ def observe(
         n.id: why for n in nics
         if rates[n.id] is not None and n.id not in rdma.doubled and (why := carries(series, inventory, n, t_s))
     }
+    early = tuple(n for n, why in carriers.items() if why == UNDECIDED)
+    carriers = {n: why for n, why in carriers.items() if why != UNDECIDED}
     tcp = sum(rates[n] or 0.0 for n in carriers)
+    if early and tcp + rdma.rate == 0:
+        return TransportVerdict("unknown", "settling", early), {}
     transport, reason, devices = _decide(rdma, tcp, rates, carriers, busy)
     known = not (rdma.missing or rdma.unread)
     share = tcp / (tcp + rdma.rate) if known and tcp + rdma.rate > 0 else None

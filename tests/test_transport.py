@@ -165,7 +165,8 @@ class TestFlatPower:
     def test_power_is_not_called_flat_before_there_is_enough_of_it(self) -> None:
         series = readings({ROCE.id: 0.0, "eth0": wandering(5e8, seed=1)})
         seen = [observe(series, node(ROCE, nic()), float(t), True)[0].transport for t in range(1, 90)]
-        assert set(seen) == {"unknown", "none"}
+        assert seen == ["unknown"] * seen.count("unknown") + ["none"] * seen.count("none")
+        assert seen.count("unknown") < 8
 
     def test_flat_traffic_beside_varying_power_is_not_the_jobs(self) -> None:
         assert after(readings({"eth0": 5e8}), node(nic())).transport == "none"
