@@ -46,14 +46,9 @@ class Flow:
     t: Array
     done: Array
     unknown: Array
-    interval_s: float  # of the polls
+    interval_s: float  # the shortest over which the bytes mean anything: a poll, or a refresh of a slower counter
     refresh_s: float  # of the counter; NaN where not seen
     floor_bytes_per_s: float
-
-    @property
-    def resolved_s(self) -> float:
-        """The shortest interval over which these bytes mean anything."""
-        return rates.resolved_s(self.interval_s, self.refresh_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +152,7 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
             rows[key].append(row)
         for f, path in enumerate(paths):
             traffic[f].append(sum((_beside(flow, t, age_s, sensor.window_s) for flow in mine[path]), np.zeros(len(t))))
-            fine[f].append(sum((_within(flow, begin, end) for flow in mine[path]), np.zeros(len(begin))))
+            fine[f].append(sum((_within(flow, begin, end, length_s) for flow in mine[path]), np.zeros(len(begin))))
             if mine[path]:
                 floor[f, g] = sum(flow.floor_bytes_per_s for flow in mine[path])
     stacked = {key: alignment.stack(of_key) for key, of_key in rows.items()}
@@ -175,25 +170,18 @@ def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:
     """Start and end [m] of the finest intervals of the device that is polled most often, their length and distance."""
     if not flows:
         return np.empty(0), np.empty(0), math.nan, math.nan
-    fastest = min(flows, key=lambda flow: flow.resolved_s)
-    first, last = rates.fine_knots(fastest.t, fastest.interval_s, fastest.refresh_s)
-    if len(first) == 0:
-        return np.empty(0), np.empty(0), math.nan, math.nan
-    begin, end = fastest.t[first], fastest.t[last]
-    every_s = fastest.interval_s
-    return begin, end, every_s * max(1, round(float(np.median(end - begin)) / every_s)), every_s
+    fastest = min(flows, key=lambda flow: flow.interval_s)
+    polls = rates.fine_polls(fastest.interval_s, fastest.refresh_s)
+    first, last = rates.fine_knots(fastest.t, fastest.interval_s, polls)
+    return fastest.t[first], fastest.t[last], polls * fastest.interval_s, fastest.interval_s
 
 
 def _beside(flow: Flow, t: Array, age_s: float, window_s: float) -> Array:
-    begin, end = alignment.intervals(t, age_s, window_s, max(window_s, flow.resolved_s))
+    begin, end = alignment.intervals(t, age_s, window_s, max(window_s, flow.interval_s))
     return rates.rate_between(flow.t, flow.done, flow.unknown, begin, end)
 
 
-def _within(flow: Flow, begin: Array, end: Array) -> Array:
+def _within(flow: Flow, begin: Array, end: Array, length_s: float) -> Array:
     """Rate within the fine intervals; over the flow's own shortest interval around their middle where it is slower."""
-    longer = np.maximum(0.0, flow.resolved_s - (end - begin)) / 2 if flow.resolved_s > 1.2 * _typical(end - begin) else 0.0
+    longer = (flow.interval_s - length_s) / 2 if flow.interval_s > 1.2 * length_s else 0.0
     return rates.rate_between(flow.t, flow.done, flow.unknown, begin - longer, end + longer)
-
-
-def _typical(x: Array) -> float:
-    return float(np.median(x)) if len(x) else math.nan

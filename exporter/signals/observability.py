@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals.correlation import variation
-from exporter.signals.overlap import boxcar_mean
+from exporter.signals.overlap import boxcar_mean, mean
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -40,22 +40,24 @@ def survival(traffic: Array, step_s: float, length_s: float, window_s: float) ->
     return float(np.nanvar(smooth)) / before if before > 0 else 1.0
 
 
-def grain(tau: Array, length_s: float, window_s: float) -> float:
+def grain(tau: Array, length_s: Array, window_s: Array) -> Array:
     """How far a sensor that averages over about one byte interval resolves what the intervals hold, 0 to 1.
 
     Intervals that are clearly on or off (variance near that of a coin, m (1 - m)) are resolved; intervals that are all
     half full hold a rhythm faster than themselves, and so do the readings of a sensor with such a window. A window that
-    is short against the interval looks inside; traffic that hardly ever pauses has no rhythm. tau [n], soft presence at the finest interval. O(n).
+    is short against the interval looks inside; traffic that hardly ever pauses has no rhythm. tau [..., n], soft
+    presence at the finest interval, the rest and the answer [...]; 1 for an empty row. O(n).
 
-    >>> grain(np.tile([0.0, 1.0], 50), 0.1, 0.1), grain(np.tile([0.4, 0.6], 50), 0.1, 0.1)
-    (1.0, 0.0)
+    >>> tau = np.array([[0.0, 1.0] * 50, [0.4, 0.6] * 50])
+    >>> grain(tau, np.array([0.1, 0.1]), np.array([0.1, 0.1])).tolist()
+    [1.0, 0.0]
     """
-    middle = float(np.nanmean(tau)) if not np.isnan(tau).all() else 0.0
+    middle = np.nan_to_num(mean(tau))
     coin = middle * (1.0 - middle)
-    resolved = float(np.nanvar(tau)) / coin if coin > 1e-9 else 1.0
-    known = max((resolved - _COARSE) / _COARSE_SPAN, (middle - _ALWAYS) / _ALWAYS_SPAN)
-    known = min(1.0, max(0.0, known))
-    return 1.0 - (1.0 - known) * min(1.0, window_s / length_s)
+    some = coin > 1e-9
+    resolved = np.where(some, np.nan_to_num(mean(tau * tau) - middle * middle) / np.where(some, coin, 1.0), 1.0)
+    known = np.maximum((resolved - _COARSE) / _COARSE_SPAN, (middle - _ALWAYS) / _ALWAYS_SPAN)
+    return 1.0 - (1.0 - np.clip(known, 0.0, 1.0)) * np.fmin(1.0, window_s / length_s)
 
 
 def observability(
@@ -74,10 +76,10 @@ def observability(
     0.8
     """
     modulated = variation(traffic) > MODULATED
-    out = np.empty(len(traffic))
+    out = grain(tau, length_s, window_s)
     for g, row in enumerate(traffic):
         if modulated[g]:
-            out[g] = min(survival(row, step_s[g], length_s[g], window_s[g]), grain(tau[g], length_s[g], window_s[g]))
+            out[g] = min(out[g], survival(row, step_s[g], length_s[g], window_s[g]))
         elif x[g] >= 0.05:
             out[g] = 0.6
         elif window_s[g] >= SLOW_WINDOW_S:

@@ -60,7 +60,7 @@ def flow(t: Array, transmit: Array, receive: Array, longest_gap_s: float) -> tup
     smaller, larger = np.minimum(sent, received), np.maximum(sent, received)
     reach = max(1, round(SYMMETRY_SPAN_S / 2 * len(gaps) / float(t[-1] - t[0])))
     over = boxcar_sum(np.stack((sent, received)), reach)
-    balance = over.min(axis=0) / np.maximum(over.max(axis=0), 1e-300)
+    balance = np.minimum(over[0], over[1]) / np.maximum(np.maximum(over[0], over[1]), 1e-300)
     weight = np.clip((balance - _SYMMETRY_FROM) / (_SYMMETRY_FULL - _SYMMETRY_FROM), 0.0, 1.0)
     one_way = np.maximum(0.0, smaller - _ACK_SHARE * larger)
     done = np.concatenate(([0.0], np.cumsum(one_way + weight * (larger - one_way))))
@@ -129,20 +129,28 @@ def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
     return np.flatnonzero(np.concatenate(([True], np.diff(t) > 0.5 * interval_s)))
 
 
-def fine_knots(t: Array, interval_s: float, refresh_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """First and last reading of the finest intervals that can be judged: whole polls, 40 ms and two counter refreshes.
+def fine_polls(interval_s: float, refresh_s: float) -> int:
+    """How many polls make the finest interval that can be judged: at least 40 ms and two refreshes of a slow counter.
 
-    Overlapping, one from each reading on; a single poll where polls are slower than that. t [n] s, ascending;
-    interval_s its poll interval; refresh_s that of the counter (0 or NaN: faster than the polls). Returns indices [k],
-    [k]. O(n).
+    interval_s of the polls; refresh_s of the counter (NaN: not seen).
 
-    >>> first, last = fine_knots(np.arange(5) * 0.02, 0.02, 0.01)
+    >>> fine_polls(0.02, 0.01), fine_polls(0.02, 0.1), fine_polls(0.1, 0.01)
+    (2, 10, 1)
+    """
+    slow = refresh_s > SLOW_COUNTER * interval_s
+    return max(1, round(max(FINE_S, 2 * refresh_s if slow else 0.0) / interval_s)) if interval_s > 0 else 1
+
+
+def fine_knots(t: Array, interval_s: float, polls: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First and last reading of overlapping intervals of `polls` polls, one from each reading on; pairs count as one.
+
+    t [n] s, ascending; interval_s of the polls. Returns indices [k], [k]. O(n).
+
+    >>> first, last = fine_knots(np.arange(5) * 0.02, 0.02, 2)
     >>> first.tolist(), last.tolist()
     ([0, 1, 2], [2, 3, 4])
     """
     knots = thin(t, interval_s)
-    slow = refresh_s > SLOW_COUNTER * interval_s
-    polls = max(1, round(max(FINE_S, 2 * refresh_s if slow else 0.0) / interval_s)) if interval_s > 0 else 1
     return knots[:-polls], knots[polls:]
 
 
