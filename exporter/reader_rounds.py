@@ -204,7 +204,7 @@ class Rounds:
 
     def _reopen_later(self, me: Worker, reason: str) -> None:
         """Throw everything away and open it anew: at once is too soon, so back off 1, 2, 4 ... 30 s."""
-        self._ledger.down([SourceStatus(self._opener.kind, 0.0, up=False, reason=reason)])
+        self._ledger.down([self._down(reason)])
         self._drop(list(self._turns.values()))
         self._shut(me)
         self._back_off()
@@ -220,9 +220,11 @@ class Rounds:
         self._back_off_s = min(LONGEST_BACK_OFF_S, 2 * self._back_off_s)
 
     def _restart(self, reason: str) -> None:
-        status = SourceStatus(self._opener.kind, 0.0, up=False, reason=reason)
-        self._outlet.send_status([status], self._clock.mono_s())
+        self._ledger.down([self._down(reason)])
         self._leave(EXIT_RESTART)
+
+    def _down(self, reason: str) -> SourceStatus:
+        return SourceStatus(self._opener.kind, 0.0, up=False, reason=reason)
 
     # ---- opening -----------------------------------------------------------------------------------------------
 
@@ -271,7 +273,8 @@ class Rounds:
         if self._ledger.found(opened, self._sources(), skipped, everything=everything):
             self._retry_at_s = self._clock.mono_s() + LOST_RETRY_S
         if everything:
-            self._ledger.down(opened.statuses)
+            all_lost = () if self._turns else tuple(self._ledger.lost.values())[:1]
+            self._ledger.down([*opened.statuses, *(self._down(reason) for reason in all_lost)])
             if not self._turns and self._opener.close is not None:
                 self._back_off()
 
