@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,11 +15,12 @@ from exporter import __version__, config, logs
 from exporter.clock import SystemClock
 from exporter.config import Config, ConfigError
 from exporter.daemon import Daemon, Feed
+from exporter.live import LiveFeed
 from exporter.model import Event, OneLineError
 from exporter.playback import Playback
 from exporter.server import Server, ServerError
 from exporter.session import Session
-from exporter.trace import read_trace
+from exporter.trace import TraceWriter, read_trace
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,28 @@ def demo(settings: Config, file: str | None, flags: Mapping[str, Any], speed: fl
     feed = Playback(lambda: demo_events(seed), clock, speed)
     log.warning("demo: everything shown is simulated; no device of this machine is read")
     _run(settings, file, flags, feed, "demo", clock, "watch the state of the GPUs change as the simulated job walks on")
+
+
+def serve(settings: Config, file: str | None, flags: Mapping[str, Any]) -> None:
+    """The daemon on this node."""
+    logs.setup(settings.log_level, settings.log_format)
+    clock = SystemClock()
+    feed = LiveFeed(settings, clock, platform.node())
+    _run(settings, file, flags, feed, "serve", clock, "reading the devices of this node")
+
+
+def record(settings: Config, path: str, seconds: float | None, force: bool) -> None:
+    """Sample this node into a trace until the time is up or a signal comes."""
+    from exporter.recorder import record_feed
+
+    logs.setup(settings.log_level, settings.log_format)
+    writer = TraceWriter(path, force=force)
+    clock = SystemClock()
+    feed = LiveFeed(settings, clock, platform.node())
+    try:
+        record_feed(feed, writer, path, seconds, settings.require)
+    finally:
+        feed.stop()
 
 
 def replay(settings: Config, file: str | None, flags: Mapping[str, Any], path: str, speed: float, loop: bool) -> None:
@@ -57,7 +81,7 @@ def _run(
 ) -> None:
     """Serve a feed until told to stop."""
     session = Session(settings.analysis_windows_seconds, settings.analysis_verdict_window_seconds)
-    daemon = Daemon(feed, session, mode, clock, os.getpid(), _reloader(settings, file, flags, feed))
+    daemon = Daemon(feed, session, mode, clock, os.getpid(), _reloader(settings, file, flags, feed), settings.require)
     daemon.handle_signals()
     server = Server(settings.web_listen_address, settings.web_config_file, daemon)
     try:

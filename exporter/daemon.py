@@ -16,11 +16,29 @@ from typing import Protocol
 from exporter.clock import Clock
 from exporter.collector import Exposition
 from exporter.history import History
-from exporter.model import ANALYSIS_DURATION_BOUNDS_S, Event, Inventory, Quarantine, Snapshot
+from exporter.model import ANALYSIS_DURATION_BOUNDS_S, Event, Inventory, OneLineError, Quarantine, Snapshot
 from exporter.processes import Processes
 from exporter.session import Session
 
 log = logging.getLogger(__name__)
+
+
+LONGEST_START_S = 15.0  # by then a device that is required has been found, or is missing
+
+
+class MissingError(OneLineError):
+    """A source that was required is not there."""
+
+
+def check_required(require: tuple[str, ...], history: History) -> None:
+    """MissingError where a kind of device that was required is absent; says why, as far as its reader said."""
+    kinds = {"gpu": ("gpu", "nvml"), "rdma": ("rdma_port", "rdma")}
+    reasons = {s.source: s.reason for s in history.health() if not s.up}
+    for name in require:
+        device_kind, source = kinds[name]
+        if not history.inventory.of_kind(device_kind):
+            why = reasons.get(source)
+            raise MissingError(f"--require {name}: no {device_kind.replace('_', ' ')} was found" + (f" ({why})" if why else ""))
 
 
 class Feed(Protocol):
@@ -43,6 +61,10 @@ class Feed(Protocol):
         """Its processes by role, for the account of what the exporter costs."""
         ...
 
+    def ended_cpu_s(self) -> Mapping[str, float]:
+        """CPU time of its processes that have ended, by role."""
+        ...
+
     def counted_gpus(self) -> tuple[int | None, int | None]:
         """GPUs as sysfs and as NVML count them; None where there is no count."""
         ...
@@ -60,14 +82,16 @@ class Daemon:
     """Implements what the server asks for (`exposition`, `history`, `not_ready`)."""
 
     def __init__(
-        self, feed: Feed, session: Session, mode: str, clock: Clock, own_pid: int, on_hangup: Callable[[], bool]
-    ) -> None:
+        self, feed: Feed, session: Session, mode: str, clock: Clock, own_pid: int, on_hangup: Callable[[], bool],
+        require: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self._feed = feed
         self._session = session
         self._mode = mode
         self._clock = clock
         self._own_pid = own_pid
         self._on_hangup = on_hangup
+        self._require = require
         self._processes = Processes()
         self._stopping = False
         self._hung_up = False
@@ -118,6 +142,9 @@ class Daemon:
             for event in events:
                 self._session.take(event)
                 urgent = urgent or isinstance(event, (Quarantine, Inventory))
+            if self._require and (self._feed.starting() is None or self._feed.now_s() > LONGEST_START_S):
+                check_required(self._require, self.history)
+                self._require = ()
             began_s = self._clock.mono_s()
             if self._session.advance(self._feed.now_s()):
                 self._book_analysis(self._clock.mono_s() - began_s)
@@ -155,7 +182,9 @@ class Daemon:
             quarantined=history.quarantined(),
             gone=session.gone(now_s),
             refresh=session.analyzer.refresh,
-            processes=self._processes.measure({"exporter": (self._own_pid,), **self._feed.pids()}, now_s),
+            processes=self._processes.measure(
+                {"exporter": (self._own_pid,), **self._feed.pids()}, self._feed.ended_cpu_s(), now_s
+            ),
             analysis_duration_buckets=tuple(self._analysis_buckets),
             analysis_duration_sum_s=self._analysis_sum_s,
             config_reload_ok=self._reload_ok,

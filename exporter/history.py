@@ -20,6 +20,7 @@ from exporter.model import (
     Event,
     Inventory,
     Quarantine,
+    ReaderRestarted,
     Record,
     Source,
     SourceHealth,
@@ -111,12 +112,12 @@ class History:
                 self._apply_inventory(event)
             elif isinstance(event, SourceStatus):
                 self._apply_status(event)
+            elif isinstance(event, ReaderRestarted):
+                self._apply_restart(event)
+            elif event.reason is None:
+                self._quarantined.pop((event.kind, event.id), None)
             else:
-                key = (event.kind, event.id)
-                if event.reason is None:
-                    self._quarantined.pop(key, None)
-                else:
-                    self._quarantined[key] = event
+                self._quarantined[event.kind, event.id] = event
 
     def _apply_record(self, record: Record) -> None:
         source = self._sources.get(record.source)
@@ -169,14 +170,12 @@ class History:
                 health.errors_before[reason] = before = total
             health.errors[reason] = before + count
 
-    def source_restarted(self, names: tuple[str, ...], t_s: float) -> None:
-        """A reader was replaced: count it for each of its sources."""
-        with self._lock:
-            for name in names:
-                health = self._health.setdefault(name, _Health())
-                health.restarts += 1
-                health.errors_before = dict(health.errors)
-                health.missed_before = health.missed_ticks
+    def _apply_restart(self, restart: ReaderRestarted) -> None:
+        for name in restart.sources:
+            health = self._health.setdefault(name, _Health())
+            health.restarts += 1
+            health.errors_before = dict(health.errors)
+            health.missed_before = health.missed_ticks
 
     @property
     def inventory(self) -> Inventory:

@@ -136,11 +136,19 @@ class Quarantine:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderRestarted:
+    """The reader of these sources was replaced; its totals begin anew."""
+
+    sources: tuple[str, ...]
+    t_s: float
+
+
 class OneLineError(Exception):
     """Something that a user can mend, told in one line: what, where, what is allowed. `cli` prints it and exits 1."""
 
 
-Event = Inventory | Record | SourceStatus | Quarantine
+Event = Inventory | Record | SourceStatus | Quarantine | ReaderRestarted
 
 
 class Series(Protocol):

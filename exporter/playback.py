@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
-from exporter.model import Event, Inventory, Quarantine, Record, SourceStatus
+from exporter.model import Event, Inventory
 
 _SLICE_S = 0.05  # events are handed on in slices of this much real time
 
@@ -59,6 +59,10 @@ class Playback:
         """No processes besides the exporter's own."""
         return {}
 
+    def ended_cpu_s(self) -> Mapping[str, float]:
+        """No processes, so none that ended."""
+        return {}
+
     def counted_gpus(self) -> tuple[int | None, int | None]:
         """Nobody counts devices here."""
         return None, None
@@ -77,4 +81,4 @@ class Playback:
 
 
 def _time_s(event: Event, before_s: float) -> float:
-    return event.t_s if isinstance(event, (Record, SourceStatus, Quarantine)) else before_s
+    return before_s if isinstance(event, Inventory) else event.t_s

@@ -17,38 +17,33 @@ _MEMORY_EVERY_S = 10.0
 
 
 class Processes:
-    """Running totals per role (exporter, reader_gpu, reader_net); the time of ended processes is kept."""
+    """Running totals per role (exporter, reader_gpu, reader_net)."""
 
     def __init__(self) -> None:
-        self._alive: dict[str, dict[int, float]] = {}
-        self._ended_cpu_s: dict[str, float] = {}
         self._memory_bytes: dict[str, float | None] = {}
         self._memory_at_s = float("-inf")
 
-    def measure(self, pids: Mapping[str, tuple[int, ...]], now_s: float) -> tuple[ProcessCost, ...]:
-        """Cost of every role; `pids` names the processes that are alive now."""
-        with_memory = now_s - self._memory_at_s >= _MEMORY_EVERY_S
-        if with_memory:
+    def measure(
+        self, pids: Mapping[str, tuple[int, ...]], ended_cpu_s: Mapping[str, float], now_s: float
+    ) -> tuple[ProcessCost, ...]:
+        """Cost of every role: of the processes that are alive, and the CPU time of those that have ended."""
+        if now_s - self._memory_at_s >= _MEMORY_EVERY_S:
             self._memory_at_s = now_s
-        for role, alive in pids.items():
-            before = self._alive.get(role, {})
-            self._ended_cpu_s[role] = self._ended_cpu_s.get(role, 0.0) + sum(s for p, s in before.items() if p not in alive)
-            self._alive[role] = {pid: _cpu_s(pid, before.get(pid, 0.0)) for pid in alive}
-            if with_memory:
+            for role, alive in pids.items():
                 sizes = [_proportional_bytes(pid) for pid in alive]
                 self._memory_bytes[role] = None if not sizes or None in sizes else float(sum(s or 0 for s in sizes))
         return tuple(
-            ProcessCost(role, self._ended_cpu_s[role] + sum(alive.values()), self._memory_bytes.get(role))
-            for role, alive in self._alive.items()
+            ProcessCost(role, ended_cpu_s.get(role, 0.0) + sum(_cpu_s(pid) for pid in alive), self._memory_bytes.get(role))
+            for role, alive in pids.items()
         )
 
 
-def _cpu_s(pid: int, before_s: float) -> float:
-    """User and system time of a process; what was known before where it cannot be asked any more."""
+def _cpu_s(pid: int) -> float:
+    """User and system time of a process; 0 where it has just ended and is booked in a moment."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
-        return before_s
+        return 0.0
     return float(times.user + times.system)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.history import History
-from exporter.model import Device, Inventory, Quarantine, Record, Source, SourceStatus
+from exporter.model import Device, Inventory, Quarantine, ReaderRestarted, Record, Source, SourceStatus
 
 GPU0, GPU1 = "GPU-0/power_watts", "GPU-1/power_watts"
 
@@ -101,7 +101,7 @@ def test_a_new_inventory_keeps_the_rings_whose_channels_stay() -> None:
 def test_counts_of_a_reader_go_on_through_its_restart() -> None:
     h = history(NVML0)
     h.apply(SourceStatus("nvml/GPU-0", 1.0, 4, 0.1, {"timeout": 3}))
-    h.source_restarted(("nvml/GPU-0",), 2.0)
+    h.apply(ReaderRestarted(("nvml/GPU-0",), 2.0))
     h.apply(SourceStatus("nvml/GPU-0", 3.0, 1, 0.1, {"timeout": 1}))
     health = h.health()[0]
     assert (health.missed_ticks, dict(health.errors), health.restarts) == (5, {"timeout": 4}, 1)

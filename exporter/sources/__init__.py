@@ -130,9 +130,14 @@ OpenNet = Callable[[NetSettings, Announce], Opened]
 S = TypeVar("S", GpuSettings, NetSettings)
 
 
+def as_values(settings: GpuSettings | NetSettings) -> dict[str, Any]:
+    """Settings as plain values, for the parent's side."""
+    return dataclasses.asdict(settings)
+
+
 def settings_to_json(settings: GpuSettings | NetSettings) -> str:
     """Settings as they are handed to a reader."""
-    return json.dumps(dataclasses.asdict(settings), separators=(",", ":"))
+    return json.dumps(as_values(settings), separators=(",", ":"))
 
 
 def settings_from_json(kind: type[S], text: str) -> S:

@@ -186,13 +186,25 @@ class HostLane:
         return sum(known) if known else None
 
 
+def default_route_netdevs(procfs_root: str) -> list[str]:
+    """Interfaces with an IPv4 default route, as process 1 sees them (the node, also from a container); sorted."""
+    for path in (f"{procfs_root}/1/net/route", f"{procfs_root}/net/route"):
+        try:
+            rows = [line.split() for line in read_whole(path).splitlines()[1:]]
+        except OSError:
+            continue
+        return sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
+    return []
+
+
 def open_host(settings: NetSettings, announce: Announce = unannounced) -> Opened:
     """The host's lane, with the witnesses that can be read here."""
     announce("disk", "all")
     if "all" in settings.skip:
         return Opened()
+    extra = {"default_route_netdevs": default_route_netdevs(settings.procfs_root)}
     lane = HostLane(settings)
     if not lane.source.channels:
-        return Opened((), (), (SourceStatus("host", 0.0, up=False, reason="no_procfs"),))
+        return Opened((), (), (SourceStatus("host", 0.0, up=False, reason="no_procfs"),), extra)
     lanes: tuple[Lane, ...] = (lane,)
-    return Opened((Device("disk", "all"),), lanes)
+    return Opened((Device("disk", "all"),), lanes, (), extra)

@@ -1,0 +1,158 @@
+"""The feed of a live node: what the readers see, merged into one inventory, with GPUs paired to the ports they use.
+
+`app` builds it, the daemon polls it. Devices are touched by the readers alone; this module only puts together what they
+say, and starts and ends them by way of the supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from exporter.clock import Clock
+from exporter.config import Config
+from exporter.model import Event, Inventory, Link, ReaderRestarted
+from exporter.pairing import pair
+from exporter.sources import GpuSettings, NetSettings, as_values
+from exporter.supervisor import ReaderSpec, Supervisor
+
+log = logging.getLogger(__name__)
+
+# How long events are kept back so that the first inventory is whole; a reader that hangs at its start must not stop the other.
+_START_TOGETHER_S = 5.0
+_STOP_S = 3.0
+
+
+def reader_specs(config: Config) -> tuple[ReaderSpec, ...]:
+    """The two readers, with the settings that concern them."""
+    gpu = GpuSettings(
+        nvml_library=config.nvml_library, sysfs_root=config.path_sysfs, gpu_hertz=config.sampling_gpu_hertz,
+        include=config.filters_gpu_include, exclude=config.filters_gpu_exclude,
+    )
+    net = NetSettings(
+        sysfs_root=config.path_sysfs, procfs_root=config.path_procfs, network_hertz=config.sampling_network_hertz,
+        host_hertz=config.sampling_host_hertz, rdma_include=config.filters_rdma_include,
+        rdma_exclude=config.filters_rdma_exclude, nic_include=config.filters_nic_include,
+        nic_exclude=config.filters_nic_exclude,
+    )
+    return ReaderSpec("gpu", "nvml", as_values(gpu)), ReaderSpec("net", "rdma", as_values(net))
+
+
+class LiveFeed:
+    """Implements daemon.Feed on the readers of this node. To be used from the main thread."""
+
+    def __init__(self, config: Config, clock: Clock, host: str) -> None:
+        self._config = config
+        self._clock = clock
+        self._host = host
+        self._started_mono_s = clock.mono_s()
+        self.started_unix_s = clock.wall_s()
+        self._supervisor = Supervisor(
+            reader_specs(config), clock, started_mono_s=self._started_mono_s, host=host, started_unix_s=self.started_unix_s
+        )
+        self._parts: dict[str, Inventory] = {}
+        self._restarts: dict[str, int] = {}
+        self._kept_back: list[Event] | None = []
+        self._hint: str | None = None
+        self._supervisor.start()
+
+    @property
+    def done(self) -> bool:
+        """A node never ends."""
+        return False
+
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return self._clock.mono_s() - self._started_mono_s
+
+    def poll(self, until_s: float) -> list[Event]:
+        """Events of the readers; inventories of all readers merged into one."""
+        timeout_s = min(0.25, max(0.0, until_s - self.now_s()))
+        events: list[Event] = []
+        for name, event in self._supervisor.poll(timeout_s):
+            if isinstance(event, Inventory):
+                self._parts[name] = event
+                events.append(self.inventory())
+                self._tell_hint()
+            else:
+                events.append(event)
+        events += self._restarted()
+        if self._kept_back is None:
+            return events
+        self._kept_back += events
+        if self.starting() is not None and self.now_s() < _START_TOGETHER_S:
+            return []
+        events, self._kept_back = self._kept_back, None
+        # Of the inventories only the last stands: the first header of a recording is whole.
+        whole = [e for e in events if isinstance(e, Inventory)][-1:]
+        return [*whole, *(e for e in events if not isinstance(e, Inventory))]
+
+    def _restarted(self) -> list[Event]:
+        now = self._supervisor.restarts()
+        names = [n for n, count in now.items() if count > self._restarts.get(n, 0)]
+        self._restarts = now
+        return [
+            ReaderRestarted(tuple(s.name for s in self._parts[n].sources), self.now_s()) for n in names if n in self._parts
+        ]
+
+    def _tell_hint(self) -> None:
+        """What is wrong with the mounts, once per change."""
+        hint = self._supervisor.extra("net").get("rdma_hint") or None
+        if hint != self._hint:
+            self._hint = hint
+            if hint:
+                log.warning("%s", hint)
+
+    def inventory(self) -> Inventory:
+        """What all readers see, and who belongs to whom."""
+        parts = self._parts.values()
+        merged = Inventory(
+            self._host, self.started_unix_s,
+            devices=tuple(d for p in parts for d in p.devices), sources=tuple(s for p in parts for s in p.sources),
+        )
+        return replace(merged, links=self._links(merged))
+
+    def _links(self, inventory: Inventory) -> tuple[Link, ...]:
+        gpus = inventory.of_kind("gpu")
+        channels = {c for s in inventory.sources for c in s.channels}
+        return pair(
+            gpus, inventory.of_kind("rdma_port"),
+            overrides=self._config.pairing_links,
+            compute_ports=self._config.pairing_compute_ports,
+            nics=inventory.of_kind("nic"),
+            management_netdevs=self._supervisor.extra("net").get("default_route_netdevs", ()),
+            nvlink_gpus={g.id for g in gpus if f"{g.id}/nvlink_transmit_bytes_total" in channels},
+        )
+
+    def pids(self) -> Mapping[str, tuple[int, ...]]:
+        """The readers that are listened to."""
+        pids = self._supervisor.pids()
+        return {f"reader_{name}": (pids[name],) if name in pids else () for name in ("gpu", "net")}
+
+    def ended_cpu_s(self) -> Mapping[str, float]:
+        """CPU time of readers that have ended."""
+        return {f"reader_{name}": cpu_s for name, cpu_s in self._supervisor.ended_cpu_s().items()}
+
+    def counted_gpus(self) -> tuple[int | None, int | None]:
+        """GPUs as sysfs and as NVML count them."""
+        extra = self._supervisor.extra("gpu")
+        return extra.get("pci_gpus"), extra.get("nvml_gpus")
+
+    def starting(self) -> str | None:
+        """The readers that have not yet said what there is to read."""
+        missing = [f"reader {name}" for name in ("gpu", "net") if name not in self._parts]
+        return " and ".join(missing) or None
+
+    def reconfigure(self, config: Config) -> None:
+        """Go on with other settings: readers whose settings changed are replaced, pairing is done anew."""
+        before = {spec.name: spec for spec in reader_specs(self._config)}
+        self._config = config
+        for spec in reader_specs(config):
+            if spec != before[spec.name]:
+                self._supervisor.replace(spec)
+
+    def stop(self) -> None:
+        """End the readers. One that is stuck inside a driver is left behind: killing it there has frozen machines."""
+        for pid in self._supervisor.stop(_STOP_S):
+            log.warning("reader %d is stuck in a device and is left to end by itself", pid)
