@@ -148,7 +148,7 @@ def waveform_json(history: Series, inventory: Inventory, gpu: Device, end_s: flo
     t_s, watts = history.series(f"{gpu.id}/power_watts", end_s - seconds, end_s)
     good = np.isfinite(watts)
     step_s = max(_FINEST_STEP_S, seconds / _MOST_POINTS)
-    grid_s: Array = end_s - seconds + step_s * np.arange(round(seconds / step_s) + 1)
+    grid_s: Array = end_s - seconds + step_s * np.arange(round(seconds / step_s) + 1, dtype=np.float64)
     traffic: dict[str, Array] = {}
     for link in inventory.links:
         if link.gpu_id == gpu.id and (rate := _link_rate(history, link, grid_s)) is not None:

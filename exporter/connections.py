@@ -6,9 +6,14 @@ address that holds most of them, makes room: Prometheus and a liveness probe alw
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
 from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
+
+_RESET = struct.pack("ii", 1, 0)  # linger for 0 s: what is unsent is thrown away (socket(7), SO_LINGER)
 
 
 class Closable(Protocol):
@@ -72,6 +77,13 @@ class Connections:
         """Close a connection."""
         self.forget(stream)
         stream.close()
+
+    def abort(self, stream: Closable) -> None:
+        """Close a connection whose client does not take what it is sent: the kernel need not keep it any longer either."""
+        if (line := getattr(stream, "socket", None)) is not None:
+            with contextlib.suppress(OSError):
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.drop(stream)
 
     def forget(self, stream: Closable) -> None:
         """It is closed."""

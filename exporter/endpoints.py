@@ -117,7 +117,7 @@ class EventStream(Endpoint):
                 await asyncio.wait_for(asyncio.ensure_future(self.flush()), _SLOWEST_WRITE_S)
                 event = await stream.next(event)
         except (StreamClosedError, asyncio.TimeoutError):
-            self.context.connections.drop(self._stream())
+            self.context.connections.abort(self._stream())
         finally:
             stream.clients -= 1
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 import threading
@@ -15,12 +14,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from exporter.answer import Context, State
 from exporter.connections import Connections
 from exporter.endpoints import ROUTES, NotFound
+from exporter.listening import ServerError, listen, parse_address
 from exporter.web_config import WebConfigError, WebConfigFile
 
 __all__ = ["Server", "ServerError", "State", "parse_address"]
@@ -35,23 +34,7 @@ _LARGEST_BODY_BYTES = 4 * 1024  # nothing here takes a body
 _BODY_S = 5.0
 _POLL_S = 0.2
 _REFRESH_S = 1.0
-
-
-class ServerError(Exception):
-    """The server cannot start; the message says what to change."""
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of a listen address; an empty host means all addresses.
-
-    >>> parse_address(":9777"), parse_address("[::1]:9777"), parse_address("localhost:0")
-    (('', 9777), ('::1', 9777), ('localhost', 0))
-    """
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in host and not bracketed):
-        raise ServerError(f"--web.listen-address: {text!r} is not allowed: expected :9777, host:port or [::1]:9777")
-    return host[1:-1] if bracketed else host, int(port)
+_GOODBYE_S = 0.5  # for open streams to end, and then for connections to close
 
 
 class _BoundedServer(HTTPServer):
@@ -103,7 +86,7 @@ class Server:
             raise ServerError(str(error)) from None
         self._tls = web_config.current.tls is not None
         host, port = parse_address(self._listen_address)
-        sockets = _listen(host, port)
+        sockets = listen(host, port)
         self._bound = (host, sockets[0].getsockname()[1])
         serving: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(sockets, web_config, serving), name="http", daemon=True)
@@ -155,8 +138,11 @@ class Server:
         for duty in duties:
             duty.cancel()
         context.credentials.close()
+        end = self._loop.time() + _GOODBYE_S
+        while context.stream.clients and self._loop.time() < end:
+            await asyncio.sleep(0.01)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(server.close_all_connections(), 1.0)
+            await asyncio.wait_for(server.close_all_connections(), _GOODBYE_S)
 
 
 async def _repeat(period_s: float, duty: Any) -> None:
@@ -175,20 +161,3 @@ def _log_failure(handler: Any) -> None:
     """Only what is our fault: a scrape each second is not news."""
     if handler.get_status() == 500:
         log.error("%s %s failed", handler.request.method, handler.request.path)
-
-
-def _listen(host: str, port: int) -> list[socket.socket]:
-    try:
-        return bind_sockets(port, host or None)
-    except OSError as error:
-        if not host and error.errno == errno.EADDRNOTAVAIL:  # IPv6 is switched off on this machine
-            return bind_sockets(port, "0.0.0.0")
-        raise ServerError(_why_not(error, host, port)) from None
-
-
-def _why_not(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} is taken: stop what uses it, or choose another with --web.listen-address"
-    if error.errno == errno.EACCES:
-        return f"port {port} may not be opened by this user: choose one above 1023 with --web.listen-address"
-    return f"cannot listen on {host or 'all addresses'}, port {port}: {error.strerror or error}"
