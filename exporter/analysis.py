@@ -58,15 +58,14 @@ class Analyzer:
             for w in self._windows_s
             if w < SLOW_WINDOW_S or second % SLOW_EVERY_S == 0 or any((gpu.id, w) not in self._last for gpu in gpus)
         ]
-        readings, idle_s = self._read(series, inventory, t_s, max([*due, self._verdict_window_s]))
-        shares = {w: self._shares(readings, idle_s, t_s, w) for w in dict.fromkeys((*due, self._verdict_window_s))}
+        verdict_s = self._verdict_window_s
+        readings, idle_s = self._read(series, inventory, t_s, max([*due, verdict_s]))
+        shares = {w: self._shares(readings, idle_s, t_s, w) for w in dict.fromkeys((*due, verdict_s))}
+        verdicts = {w: self._verdicts(readings, shares[w], inventory, t_s, w) for w in shares}
         for window_s in due:
-            for analysis in self._verdicts(readings, shares[window_s], inventory, t_s, window_s):
-                self._last[analysis.gpu_id, window_s] = analysis
-        states = [a.state for a in self._verdicts(readings, shares[self._verdict_window_s], inventory, t_s, self._verdict_window_s)]
-        self._book(readings, idle_s, shares[self._verdict_window_s], states, second)
-        shortest = min(shares)
-        self._remember(readings, idle_s, shares[shortest], t_s)
+            self._last.update(((a.gpu_id, window_s), a) for a in verdicts[window_s])
+        self._book(readings, idle_s, shares[verdict_s], [a.state for a in verdicts[verdict_s]], second)
+        self._remember(readings, idle_s, shares[min(shares)], t_s)
         return tuple(self._last[gpu.id, w] for gpu in gpus for w in self._windows_s)
 
     def evaluate(

@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _PREFIX = {"nvlink": "nvlink_"}  # NVLink bytes are channels of the GPU itself
+_GONE_S = 5.0  # a device that has not been read for so long takes no part, in no window
+_STALE_S = 2.5  # an older reading of utilisation says nothing about now
 _LONGEST_GAP_POLLS, _LONGEST_GAP_S = 3.0, 0.25  # a longer gap between byte reads hides when the bytes flowed
 
 
@@ -47,7 +49,6 @@ class Flow:
     done: Array
     unknown: Array
     interval_s: float  # the shortest over which the bytes mean anything: a poll, or a refresh of a slower counter
-    refresh_s: float  # of the counter; NaN where not seen
     floor_bytes_per_s: float
 
 
@@ -79,7 +80,7 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         prefix = f"{device_id}/{_PREFIX.get(path, '')}"
         t, sent = series.series(prefix + "transmit_bytes_total", start_s, end_s)
         t_received, received = series.series(prefix + "receive_bytes_total", start_s, end_s)
-        if len(t) < 2 or len(t_received) < 2:
+        if len(t) < 2 or len(t_received) < 2 or end_s - t[-1] > _GONE_S:
             continue
         if t is not t_received and not np.array_equal(t, t_received):
             received = np.interp(t, t_received, received, left=np.nan, right=np.nan)
@@ -99,7 +100,7 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
             longest_s = max(longest_s, 3.0 * slow_s)
         done, unknown = rates.flow(t, sent, received, longest_s)
         floor = floor_of(devices.get(device_id), path)
-        flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), counter.refresh_s, floor)
+        flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), floor)
     return flows
 
 
@@ -117,7 +118,9 @@ def power_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple
         if len(t_busy) == 0 or np.isnan(busy).all():
             continue
         if t_busy is not t and not np.array_equal(t_busy, t):
-            busy = busy[np.clip(np.searchsorted(t_busy, t, side="right") - 1, 0, None)]
+            before = np.searchsorted(t_busy, t, side="right") - 1
+            old = (before < 0) | (t - t_busy[before] > _STALE_S)
+            busy = np.where(old, np.nan, busy[before])
         return t, power, busy
     return t, power, np.full(len(t), np.nan)
 
@@ -171,7 +174,7 @@ def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:
     if not flows:
         return np.empty(0), np.empty(0), math.nan, math.nan
     fastest = min(flows, key=lambda flow: flow.interval_s)
-    polls = rates.fine_polls(fastest.interval_s, fastest.refresh_s)
+    polls = rates.fine_polls(fastest.interval_s)
     first, last = rates.fine_knots(fastest.t, fastest.interval_s, polls)
     return fastest.t[first], fastest.t[last], polls * fastest.interval_s, fastest.interval_s
 

@@ -32,6 +32,7 @@ class Shares:
     covered_s: Array  # of the window, with power
     readings: NDArray[np.intp]
     running: Array
+    has_fabric: Mask  # some linked device gives bytes
     has_traffic: Mask  # bytes cover at least half of the power readings
     communicates: Mask
     exposed: Array
@@ -111,13 +112,13 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     loud = _loud(readings, power, traffic, high)
     scaled = _loudest(levels.presence(traffic, low, high), loud)
     tau = levels.soft_presence(scaled)
-    has_fabric = (~np.isnan(readings.floor)).any(axis=0)
+    has_fabric: Mask = np.asarray((~np.isnan(readings.floor)).any(axis=0))
     known = np.count_nonzero(~np.isnan(np.where(has_fabric[:, None], traffic.sum(axis=0), np.nan)), axis=-1)
     has_traffic = has_fabric & (known >= MIN_COVERAGE * np.count_nonzero(run, axis=-1)) & (known > 0)
     tau = np.where(has_traffic[:, None], tau, np.nan)
 
     with np.errstate(invalid="ignore"):
-        on = scaled > overlap.ON
+        on: Mask = np.asarray(scaled > overlap.ON)
     p_low, p_high = levels.power_levels(power, on & has_traffic[:, None], remembered)
     lack = levels.deficit(power, p_low, p_high)
     paired = np.where(has_traffic[:, None] & np.isnan(tau), np.nan, lack)
@@ -127,7 +128,8 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     utilization = overlap.mean(np.where(run, busy, np.nan))
     r = correlation.pearson(power, scaled_flow(traffic, high, loud))
     likely_x = overlap.settle(raw_x, bound_high, r)
-    x, stall, wait = overlap.split(np.where(has_traffic, likely_x, 0.0), np.where(has_traffic, bound_low, 0.0), noncompute, utilization)
+    given_x, given_low = np.where(has_traffic, likely_x, 0.0), np.where(has_traffic, bound_low, 0.0)
+    x, stall, wait = overlap.split(given_x, given_low, noncompute, utilization)
     x = np.where(has_traffic, x, np.nan)
     fine_scaled = _loudest(levels.presence(fine, low, high), loud)
     fine_tau = levels.soft_presence(fine_scaled)
@@ -139,7 +141,7 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
         scaled_flow(fine, high, loud), fine_tau, readings.fine_step_s, readings.fine_length_s,
         np.array([s.window_s for s in readings.sensors]), x, p_high, limit_watts, seen)  # fmt: skip
     return Shares(
-        covered_s=count * readings.step_s, readings=count, running=running, has_traffic=has_traffic,
+        covered_s=count * readings.step_s, readings=count, running=running, has_fabric=has_fabric, has_traffic=has_traffic,
         communicates=has_traffic & loud.any(axis=0) & (c >= 0.01),
         exposed=x, low=np.fmin(bound_low, x), high=np.fmax(bound_high, x), communication=c, noncompute=noncompute,
         stall=stall, wait=wait, correlation=r,

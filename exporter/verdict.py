@@ -37,7 +37,10 @@ def verdict(gpu: Device, g: int, shares: Shares, sensor: Sensor, silent: tuple[s
             at_s: float, window_s: float) -> OverlapAnalysis:  # fmt: skip
     """The verdict on GPU number g. `silent` names its devices that gave no bytes; `shared`: they carry several jobs."""
     state, reason = _state(g, shares, sensor, silent, shared, gpu, window_s)
-    at = lambda x: _number(x[g])  # noqa: E731
+
+    def at(x: NDArray[np.float64]) -> float | None:
+        return _number(x[g])
+
     live = state not in ("no_data", "idle")
     attributed = live and not shared and bool(shares.has_traffic[g])
     communicates = attributed and bool(shares.communicates[g])
@@ -81,7 +84,11 @@ def _state(g: int, shares: Shares, sensor: Sensor, silent: tuple[str, ...], shar
     if shared:
         return "unobservable", SHARED_NODE
     if not shares.has_traffic[g]:
-        why = f"no byte readings from {', '.join(silent)}" if silent else "no traffic source is paired with this GPU"
+        why = "no traffic source is paired with this GPU"
+        if shares.has_fabric[g]:
+            why = "too few byte readings in this window"
+        elif silent:
+            why = f"no byte readings from {', '.join(silent)}"
         return ("stalled" if stalled else "unobservable"), why
     if not shares.communicates[g]:
         return ("stalled" if stalled else "compute_only"), "no communication in this window"

@@ -129,16 +129,13 @@ def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
     return np.flatnonzero(np.concatenate(([True], np.diff(t) > 0.5 * interval_s)))
 
 
-def fine_polls(interval_s: float, refresh_s: float) -> int:
-    """How many polls make the finest interval that can be judged: at least 40 ms and two refreshes of a slow counter.
+def fine_polls(interval_s: float) -> int:
+    """How many polls make the finest interval that can be judged: at least 40 ms, and one poll.
 
-    interval_s of the polls; refresh_s of the counter (NaN: not seen).
-
-    >>> fine_polls(0.02, 0.01), fine_polls(0.02, 0.1), fine_polls(0.1, 0.01)
-    (2, 10, 1)
+    >>> fine_polls(0.02), fine_polls(0.1)
+    (2, 1)
     """
-    slow = refresh_s > SLOW_COUNTER * interval_s
-    return max(1, round(max(FINE_S, 2 * refresh_s if slow else 0.0) / interval_s)) if interval_s > 0 else 1
+    return max(1, round(FINE_S / interval_s)) if interval_s > 0 else 1
 
 
 def fine_knots(t: Array, interval_s: float, polls: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

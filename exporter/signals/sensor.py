@@ -95,8 +95,10 @@ def transition_floor(t: Array, power: Array, step_s: float) -> tuple[float, floa
 
     A mean over W spreads a step over W: swing times the time between readings over the largest single change. Readings
     of 10 Hz from sensors of 20 to 100 ms give at most 0.28 s, from 1 s means at least 0.41 s. NaN without a swing of
-    30 % of the highest power within 1.5 s (50 % to call a sensor slow), or with steps slower than 0.15 s. t [n] s, power [n] W; step_s the poll
-    interval, or the refresh of the sensor if that is longer (repeats do not disturb: only the largest change counts). O(n).
+    30 % of the highest power within 1.5 s (50 % to call a sensor slow), or with steps slower than 0.15 s.
+
+    t [n] s, power [n] W; step_s the poll interval, or the refresh of the sensor if that is longer (repeats do not
+    disturb: only the largest change counts). O(n).
 
     >>> t = np.arange(100) * 0.1
     >>> transition_floor(t, np.where(t < 5, 100.0, 500.0), 0.1)
