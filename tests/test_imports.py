@@ -20,14 +20,14 @@ DOORS = {
     "psutil": r"exporter\.(sources\.host|processes)",
     "prometheus_client": r"exporter\.(collector|server)",
     "yaml": r"exporter\.config",
-    "tornado": r"exporter\.(server|server_\w+|http_\w+|web_\w+)",
+    "tornado": r"exporter\.(server|answer|endpoints)",
     "bcrypt": r"exporter\.(web_config|credentials|web_\w+)",
     "rich": r"exporter\.(offline|app|top|doctor|recorder|tables?)",
     "time": r"exporter\.clock",
 }
 
 # Whatever a reader process loads stays without numpy (an end-to-end test looks at the process itself, too).
-WITHOUT_NUMPY = r"exporter(\.(__main__|cli|clock|config|logs|model|quantities|reader\w*|supervisor|wire|announcements|pairing|diagnosis|metrics|labels|collector|sources(\.(sysfs|files|nvml\w*|gpm|xid|rdma\w*|nic|host|net))?))?"
+WITHOUT_NUMPY = r"exporter(\.(__main__|cli|clock|config|logs|model|quantities|reader\w*|supervisor|wire|announcements|pairing|diagnosis|metrics|self_metrics|family|labels|collector|sources(\.(sysfs|files|nvml\w*|gpm|xid|rdma\w*|nic|host|net))?))?"
 
 # Modules of the project that a module may import; None: no rule. The first pattern that fits decides.
 ALLOWED = (
@@ -42,7 +42,7 @@ ALLOWED = (
     (r"exporter\.reader\w*", ("sources", "model", "clock", "wire", "announcements", "reader")),
     (r"exporter\.supervisor\w*", ("model", "clock", "wire", "announcements", "supervisor")),
     (r"exporter\.sources(\.\w+)?", ("model", "quantities", "clock", "sources")),
-    (r"exporter\.(metrics|labels)", ("model", "quantities", "labels", "__init__")),
+    (r"exporter\.(metrics|self_metrics|family|labels)", ("model", "quantities", "labels", "family", "self_metrics", "__init__")),
     (r"exporter\.collector", ("metrics", "model")),
 )
 # Within sources/ only these may be shared: no source imports another.
