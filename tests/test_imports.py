@@ -42,7 +42,8 @@ ALLOWED = (
     (r"exporter\.reader\w*", ("sources", "model", "clock", "wire", "announcements", "reader")),
     (r"exporter\.supervisor\w*", ("model", "clock", "wire", "announcements", "supervisor")),
     (r"exporter\.sources(\.\w+)?", ("model", "quantities", "clock", "sources")),
-    (r"exporter\.(metrics|self_metrics|family|labels)", ("model", "quantities", "labels", "family", "self_metrics", "__init__")),
+    (r"exporter\.(metrics|self_metrics)", ("model", "quantities", "labels", "family", "self_metrics", "__init__")),
+    (r"exporter\.(family|labels)", ("model", "quantities", "labels")),
     (r"exporter\.collector", ("metrics", "model")),
 )
 # Within sources/ only these may be shared: no source imports another.
