@@ -123,7 +123,8 @@ def congestion(series: Series, ports: Iterable[Device], t_s: float) -> tuple[Evi
             if not sign.infiniband and port.info.get("link_layer") == "InfiniBand":
                 continue
             per_second = sign.per == "second"
-            share = counted[0] / (counted[1] if per_second else moved[0] / _PACKET_BYTES)
+            # Rates, not counts: events are read more rarely than bytes, so the two cover different stretches.
+            share = counted[0] / counted[1] / (1.0 if per_second else moved[0] / moved[1] / _PACKET_BYTES)
             least_events = 1.0 if per_second else _LEAST_EVENTS
             before = worst.get(sign.counter)
             if counted[0] >= least_events and share >= sign.threshold and (before is None or share > before.value):
