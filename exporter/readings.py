@@ -80,7 +80,7 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         prefix = f"{device_id}/{_PREFIX.get(path, '')}"
         t, sent = series.series(prefix + "transmit_bytes_total", start_s, end_s)
         t_received, received = series.series(prefix + "receive_bytes_total", start_s, end_s)
-        if len(t) < 2 or len(t_received) < 2 or end_s - t[-1] > _GONE_S:
+        if len(t) < 2 or len(t_received) < 2:
             continue
         if t is not t_received and not np.array_equal(t, t_received):
             received = np.interp(t, t_received, received, left=np.nan, right=np.nan)
@@ -90,6 +90,8 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         if not known.all():
             t, sent, received = t[known], sent[known], received[known]
         interval_s = rates.poll_interval(t)
+        if end_s - t[-1] > max(_GONE_S, 3.0 * interval_s):
+            continue
         longest_s = max(_LONGEST_GAP_POLLS * interval_s, _LONGEST_GAP_S)
         counter = counters.get(device_id, Counter())
         slow_s = rates.resolved_s(interval_s, counter.refresh_s)

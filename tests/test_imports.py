@@ -42,7 +42,7 @@ ALLOWED = (
     (r"exporter\.meanings", ("advice",)),
     (r"exporter\.(transport|carriers)", ("signals", "model", "channels", "carriers")),
     (r"exporter\.(pairing|diagnosis|rules\w*)", ("model", "rules", "diagnosis", "advice", "pairing", "channels", "symptoms")),
-    (r"exporter\.analysis\w*", ("signals", "model", "analysis")),
+    (r"exporter\.(analysis|readings|memories|shares|verdict)", ("signals", "model", "readings", "memories", "shares", "verdict")),
     (r"exporter\.reader\w*", ("sources", "model", "clock", "wire", "announcements", "reader")),
     (r"exporter\.supervisor\w*", ("model", "clock", "wire", "announcements", "supervisor")),
     (r"exporter\.sources(\.\w+)?", ("model", "quantities", "clock", "sources")),

@@ -47,7 +47,7 @@ def exposed_bounds(lack: Array, tau: Array, step_s: Array) -> tuple[Array, Array
 
     >>> low, high = exposed_bounds(np.array([[1.0, 0.0, 0.5]]), np.array([[0.0, 1.0, 0.5]]), np.array([0.1]))
     >>> low.tolist(), high.round(3).tolist()
-    ([0.0], [0.5])
+    ([0.0], [0.417])
     """
     low = mean(np.maximum(0.0, lack + tau - 1.0))
     unknown = np.isnan(lack) | np.isnan(tau)

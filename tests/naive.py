@@ -1,0 +1,189 @@
+"""Slow, obvious twins of the numerical functions: loops and plain Python, one reading at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+Numbers = Sequence[float]
+
+
+def known(x: Numbers) -> list[float]:
+    return [float(v) for v in x if not math.isnan(v)]
+
+
+def mean(x: Numbers) -> float:
+    values = known(x)
+    return sum(values) / len(values) if values else math.nan
+
+
+def quantile(x: Numbers, share: float) -> float:
+    values = sorted(known(x))
+    if not values:
+        return math.nan
+    place = share * (len(values) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (values[above] - values[below]) * (place - below)
+
+
+def clip(v: float, low: float = 0.0, high: float = 1.0) -> float:
+    return v if math.isnan(v) else min(high, max(low, v))
+
+
+def poll_interval(t: Numbers) -> float:
+    """The gap that covers the middle of the time once all gaps are laid out by length."""
+    gaps = sorted(b - a for a, b in pairwise(t))
+    half, covered = sum(gaps) / 2, 0.0
+    for gap in gaps:
+        covered += gap
+        if covered >= half - 1e-12:
+            return gap
+    return math.nan
+
+
+def flow(t: Numbers, sent: Numbers, received: Numbers, longest_gap_s: float) -> tuple[list[float], list[float]]:
+    n = len(t) - 1
+    good = [sent[i + 1] >= sent[i] and received[i + 1] >= received[i] and t[i + 1] - t[i] <= longest_gap_s for i in range(n)]
+    tx = [sent[i + 1] - sent[i] if good[i] else 0.0 for i in range(n)]
+    rx = [received[i + 1] - received[i] if good[i] else 0.0 for i in range(n)]
+    reach = max(1, round(n / (t[-1] - t[0])))
+    done, unknown = [0.0], [0.0]
+    for i in range(n):
+        near = range(max(0, i - reach), min(n, i + reach + 1))
+        a, b = sum(tx[j] for j in near), sum(rx[j] for j in near)
+        weight = clip((min(a, b) / max(a, b) - 0.5) / 0.2) if max(a, b) > 0 else 0.0
+        small, large = min(tx[i], rx[i]), max(tx[i], rx[i])
+        one_way = max(0.0, small - 0.02 * large)
+        done.append(done[-1] + one_way + weight * (large - one_way))
+        unknown.append(unknown[-1] + (0.0 if good[i] else t[i + 1] - t[i]))
+    return done, unknown
+
+
+def rate_between(t: Numbers, done: Numbers, unknown: Numbers, start_s: float, end_s: float) -> float:
+    """Bytes of each part of each poll that lies inside, over the length."""
+    if start_s < t[0] or end_s > t[-1]:
+        return math.nan
+    total = lost = 0.0
+    for i in range(len(t) - 1):
+        inside = max(0.0, min(end_s, t[i + 1]) - max(start_s, t[i])) / (t[i + 1] - t[i])
+        total += inside * (done[i + 1] - done[i])
+        lost += inside * (unknown[i + 1] - unknown[i])
+    return math.nan if lost > 1e-6 else total / (end_s - start_s)
+
+
+def boxcar_mean(x: Numbers, reach: int) -> list[float]:
+    return [math.nan if math.isnan(x[i]) else mean(x[max(0, i - reach) : i + reach + 1]) for i in range(len(x))]
+
+
+def traffic_levels(x: Numbers) -> tuple[float, float]:
+    top, high = quantile(x, 1.0), quantile(x, 0.95)
+    low = min(quantile(x, 0.05), 3 * quantile(x, 0.01))
+    if high < 0.3 * top:
+        high = 0.6 * top
+    return (low if low < 0.5 * high else 0.0), high
+
+
+def soft_presence(scaled: float) -> float:
+    return clip((scaled - 0.06) / 0.64)
+
+
+def power_levels(power: Numbers, on: Sequence[bool], remembered: float) -> tuple[float, float]:
+    high = quantile(power, 0.95)
+    if not math.isnan(remembered):
+        high = max(high, 0.9 * remembered)
+    beside = quantile([p for p, flag in zip(power, on, strict=True) if flag], 0.10)
+    return (0.4 * high if math.isnan(beside) else min(0.4 * high, beside)), high
+
+
+def deficit(power: float, low: float, high: float) -> float:
+    return clip(((high - power) / (high - low) - 0.3) / 0.4)
+
+
+def run_seconds(t: Numbers, on: Sequence[bool], step_s: float) -> list[float]:
+    out = []
+    for i, flag in enumerate(on):
+        if not flag:
+            out.append(0.0)
+            continue
+        first = last = i
+        while first > 0 and on[first - 1]:
+            first -= 1
+        while last < len(on) - 1 and on[last + 1]:
+            last += 1
+        out.append(t[last] - t[first] + step_s)
+    return out
+
+
+def exposed(lack: Numbers, tau: Numbers) -> float:
+    return mean([math.nan if math.isnan(a + b) else min(a, b) for a, b in zip(lack, tau, strict=True)])
+
+
+def exposed_low(lack: Numbers, tau: Numbers) -> float:
+    return mean([math.nan if math.isnan(a + b) else max(0.0, a + b - 1) for a, b in zip(lack, tau, strict=True)])
+
+
+def communication(scaled: Numbers, tau: Numbers, step_s: float, length_s: float) -> float:
+    """Time in runs of traffic, each shortened by what an interval adds at its two ends; not above mean presence."""
+    if not known(tau):
+        return math.nan
+    seconds, inside = 0.0, False
+    for v in scaled:
+        on = not math.isnan(v) and v > 0.1
+        if on:
+            seconds += step_s
+            if not inside:
+                seconds -= 0.8 * length_s
+        inside = on
+    return clip(min(mean(tau), seconds / (len(known(tau)) * step_s)))
+
+
+def pearson(a: Numbers, b: Numbers) -> float:
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if not math.isnan(x + y)]
+    if not pairs:
+        return math.nan
+    ma, mb = (sum(p[k] for p in pairs) / len(pairs) for k in (0, 1))
+    va = sum((x - ma) ** 2 for x, _ in pairs) / len(pairs)
+    vb = sum((y - mb) ** 2 for _, y in pairs) / len(pairs)
+    if ma <= 0 or mb <= 0 or math.sqrt(va) < 0.05 * ma or math.sqrt(vb) < 0.1 * mb:
+        return math.nan
+    return sum((x - ma) * (y - mb) for x, y in pairs) / len(pairs) / math.sqrt(va * vb)
+
+
+def fresh(t: Numbers, power: Numbers, refresh_s: float) -> list[int]:
+    kept: list[int] = []
+    since, last, turns = 0.0, math.nan, 0
+    for i, p in enumerate(power):
+        if math.isnan(p):
+            continue
+        if not kept or p != last:
+            kept.append(i)
+            since, last, turns = t[i], p, 0
+            continue
+        now = math.floor((t[i] - since) / refresh_s + 1e-9)
+        if now > turns and t[i] - since >= 2.5 * refresh_s:
+            kept.append(i)
+        turns = now
+    return kept
+
+
+def changes(t: Numbers, total: Numbers, refresh_s: float) -> list[int]:
+    kept, moved_at = [], t[0]
+    for i in range(len(t)):
+        moved = i == 0 or total[i] != total[i - 1]
+        if moved:
+            moved_at = t[i]
+        ends = i == len(t) - 1 or total[i + 1] != total[i]
+        if moved or (ends and t[i] - moved_at > 1.5 * refresh_s - 1e-9):
+            kept.append(i)
+    return kept
+
+
+def measured_refresh(t: Numbers, value: Numbers) -> float:
+    at = [t[i] for i in range(1, len(t)) if value[i] != value[i - 1]]
+    gaps = [b - a for a, b in pairwise(at)]
+    if len(gaps) < 10:
+        return math.nan
+    middle = quantile(gaps, 0.5)
+    return mean([g for g in gaps if g <= 2.5 * middle])
