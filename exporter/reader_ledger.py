@@ -38,8 +38,10 @@ class Ledger:
         if everything and not opened.devices and opened.statuses and not sources and self._told is not None:
             sources = self._told[1]
         else:
+            here = {d.id: d for d in opened.devices}
             kept = {i: d for i, d in self._devices.items() if not everything or {i, i.split("/")[0]} & set(skipped)}
-            self._devices = kept | {d.id: d for d in opened.devices}
+            merged = kept | here
+            self._devices = {i: merged[i] for i in dict.fromkeys([*self._devices, *here]) if i in merged}
         self.inventory(sources)
         return self._losses(opened)
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from exporter import announcements
@@ -148,8 +149,7 @@ def keep_skipped(inventory: Inventory, before: Inventory | None, skip: Sequence[
     """An inventory, and the devices known from before that the reader was told to leave alone: they are still there."""
     if before is None or not skip:
         return inventory
-    here = {d.id for d in inventory.devices}
-    kept = tuple(d for d in before.devices if d.id not in here and {d.id, d.id.split("/")[0]} & set(skip))
-    return Inventory(
-        inventory.host, inventory.started_unix_s, inventory.devices + kept, inventory.links, inventory.sources, inventory.jobs
-    )
+    here = {d.id: d for d in inventory.devices}
+    merged = {d.id: d for d in before.devices if {d.id, d.id.split("/")[0]} & set(skip)} | here
+    order = dict.fromkeys([*(d.id for d in before.devices), *here])
+    return replace(inventory, devices=tuple(merged[i] for i in order if i in merged))
