@@ -17,6 +17,7 @@ from exporter.answer import Endpoint, RefusalError
 from exporter.api import find_gpu, snapshot_json, waveform_json
 from exporter.collector import negotiate
 from exporter.model import Snapshot
+from exporter.stream import WAITING
 
 _DEFAULT_WAVEFORM_S = 30.0
 _LONGEST_WAVEFORM_S = 600.0
@@ -110,12 +111,14 @@ class EventStream(Endpoint):
         self.set_header("X-Accel-Buffering", "no")
         stream.clients += 1
         try:
-            event = stream.newest()
+            sent = stream.newest()
+            event: bytes | None = sent
             while not stream.closing:
-                self.write(event)
+                self.write(event or WAITING)
                 # A client that does not take one event within this time is let go.
                 await asyncio.wait_for(asyncio.ensure_future(self.flush()), _SLOWEST_WRITE_S)
-                event = await stream.next(event)
+                sent = event or sent
+                event = await stream.next(sent)
         except (StreamClosedError, asyncio.TimeoutError):
             self.context.connections.abort(self._stream())
         finally:

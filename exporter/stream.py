@@ -14,7 +14,7 @@ from exporter.api import snapshot_json
 from exporter.collector import Exposition
 
 _HEARTBEAT_S = 5.0
-_WAITING = b": waiting\n\n"
+WAITING = b": waiting\n\n"  # a comment, which browsers pass over: shows that we are still there
 
 
 def to_json(value: Any) -> bytes:
@@ -28,7 +28,7 @@ class Stream:
     def __init__(self, exposition: Callable[[], Exposition | None]) -> None:
         self._exposition = exposition
         self._seen: Exposition | None = None
-        self._event = _WAITING
+        self._event = WAITING
         self._changed = asyncio.Event()
         self.clients = 0
         self.closing = False
@@ -47,13 +47,15 @@ class Stream:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def next(self, sent: bytes) -> bytes:
-        """The first event that is not the one sent; after five seconds without, a comment that shows we are still there."""
+    async def next(self, sent: bytes) -> bytes | None:
+        """The first event that is not the one sent; None after five seconds without, and when the streams end."""
         if (event := self.newest()) is sent:
+            if self.closing:
+                return None
             try:
                 await asyncio.wait_for(self._changed.wait(), _HEARTBEAT_S)
             except asyncio.TimeoutError:
-                return _WAITING
+                return None
             event = self.newest()
         return event
 

@@ -126,7 +126,7 @@ def test_a_simulated_node_says_so_in_the_header_and_a_real_one_does_not(visit: V
     page, daemon = visit(snapshots.mixed())
     assert page.locator("#mode").inner_text() == "SIMULATED"
     assert "nothing here was measured" in page.locator("#notices").inner_text()
-    daemon.show(snapshots.snapshot())
+    daemon.show(snapshots.snapshot(t_s=401.0))
     page.wait_for_selector("#mode", state="hidden")
     assert "measured" not in page.locator("#notices").inner_text()
 
@@ -152,9 +152,11 @@ def test_old_news_are_called_old_and_fresh_ones_lift_it(visit: Visit) -> None:
     page, daemon = visit(snapshots.mixed())
     page.wait_for_selector('#pulse[data-live="live"]')
     page.wait_for_selector('#pulse[data-live="stale"]')
+    page.wait_for_timeout(3000)  # through a heartbeat of the stream
+    assert page.locator('#pulse[data-live="stale"]').count() == 1
     assert "What you see is old" in page.locator("#notices").inner_text()
     assert "no news for" in page.locator("#pulse").inner_text()
-    daemon.show(snapshots.mixed())
+    daemon.show(snapshots.mixed(t_s=401.0))
     page.wait_for_selector('#pulse[data-live="live"]')
     assert "old" not in page.locator("#notices").inner_text()
 

@@ -17,7 +17,7 @@ import bcrypt
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from exporter import endpoints, server
+from exporter import endpoints, server, stream
 from exporter.collector import OPENMETRICS_TYPE, TEXT_TYPE, Exposition
 from exporter.history import History
 from exporter.model import Snapshot
@@ -223,6 +223,17 @@ def test_the_stream_gives_every_snapshot_as_it_comes(serve: Serve) -> None:
         for t_s in (401.0, 402.0, 403.0):
             daemon.show(replace(snapshots.snapshot(), t_s=t_s))
             assert next(news)["t_s"] == t_s
+
+
+def test_a_snapshot_is_sent_once_however_long_the_next_one_takes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.05)
+    daemon = Daemon(snapshots.snapshot())
+    with closing(socket.create_connection(serve(daemon).address, 10)) as line:
+        line.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        got = b""
+        while got.count(b": waiting") < 5:
+            got += line.recv(65536)
+        assert got.count(b"data: ") == 1
 
 
 def test_a_stream_opened_before_the_first_snapshot_waits_for_it(serve: Serve) -> None:

@@ -8,6 +8,7 @@ export class Feed {
     this.onWaveform = onWaveform;
     this.onPulse = onPulse;
     this.lastNews = null;
+    this.lastTime = null;
     this.connected = false;
     this.pending = new Set();
     this.seconds = 30;
@@ -23,8 +24,11 @@ export class Feed {
     source.onopen = () => { this.connected = true; };
     source.onmessage = (event) => {
       this.connected = true;
-      this.lastNews = performance.now();
       const snapshot = JSON.parse(event.data);
+      // Connected anew to an exporter that stands still: the same snapshot is no news.
+      if (snapshot.t_s === this.lastTime) return;
+      this.lastTime = snapshot.t_s;
+      this.lastNews = performance.now();
       this.onSnapshot(snapshot);
       this.onPulse(this.pulse());
       if (!document.hidden) for (const gpu of snapshot.gpus) if (!gpu.gone) this.fetchWaveform(gpu.id);
