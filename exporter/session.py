@@ -1,4 +1,4 @@
-"""The way of a sample from event to verdict: history, then analysis at every whole second.
+"""The way of a sample from event to verdict: history, then transport, analysis and diagnosis at every whole second.
 
 One Session serves the daemon, `demo`, `replay` and `analyze` alike, so that the same events give the same numbers live
 and offline. Time is the time stamps of the events: nothing here knows a clock, a device or a client.
@@ -7,11 +7,14 @@ and offline. Time is the time stamps of the events: nothing here knows a clock, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter.analysis import Analyzer
+from exporter.diagnosis import Diagnosis
 from exporter.history import History
-from exporter.model import Device, Event, Finding, Inventory, OverlapAnalysis
+from exporter.model import Device, Event, Finding, Inventory, OverlapAnalysis, TransportVerdict
+from exporter.rules import Facts
+from exporter.transport import Transport
 
 # A second is judged this long after it ended: what was read in it has come through the pipe by then.
 GRACE_S = 0.25
@@ -23,12 +26,12 @@ _GONE_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What one evaluation said of every GPU."""
+    """What one evaluation said: of every GPU, of the node's transport, and the causes that are active."""
 
     at_s: float
     analyses: tuple[OverlapAnalysis, ...]
+    transport: TransportVerdict
     findings: tuple[Finding, ...] = ()
-    transport: str = "unknown"
 
 
 class Session:
@@ -44,7 +47,9 @@ class Session:
         self.windows_s = windows_s
         self.history = History(max(horizon_s, windows_s[-1] + 60.0))
         self.analyzer = Analyzer(windows_s, verdict_window_s)
-        self.verdicts = Verdicts(0.0, ())
+        self._transport = Transport()
+        self._diagnosis = Diagnosis()
+        self.verdicts = Verdicts(0.0, (), TransportVerdict("unknown", "settling"))
         self._next_s = 1
         self._gone: dict[str, tuple[float, Device]] = {}
 
@@ -86,8 +91,28 @@ class Session:
         self.advance(last_s + GRACE_S)
 
     def _evaluate(self, at_s: float) -> None:
-        self.verdicts = Verdicts(at_s, self.analyzer.step(self.history, self.history.inventory, at_s))
+        transport = self._transport.step(self.history, self.history.inventory, at_s, self._busy())
+        inventory = self._judged(transport)
+        analyses = self.analyzer.step(self.history, inventory, at_s)
+        facts = Facts(at_s, inventory, analyses, transport, self.history, self.verdict_window_s)
+        self.verdicts = Verdicts(at_s, analyses, transport, self._diagnosis.step(facts))
+
+    def _busy(self) -> bool | None:
+        """Whether at least half of the GPUs were at work by the last evaluation; None where none has data."""
+        shortest_s = self.windows_s[0]
+        states = [a.state for a in self.verdicts.analyses if a.window_s == shortest_s and a.state != "no_data"]
+        return 2 * sum(state != "idle" for state in states) >= len(states) if states else None
+
+    def _judged(self, transport: TransportVerdict) -> Inventory:
+        """The inventory with the interfaces that carry the job over TCP as the GPUs' own."""
+        inventory = self.history.inventory
+        return replace(inventory, links=inventory.links + transport.links) if transport.links else inventory
+
+    @property
+    def inventory(self) -> Inventory:
+        """The inventory as it is judged, with the links that were found in the traffic."""
+        return self._judged(self.verdicts.transport)
 
     def evaluate(self, at_s: float, windows_s: tuple[float, ...]) -> tuple[OverlapAnalysis, ...]:
         """A named instant, besides the whole seconds: all windows, all fields; changes nothing."""
-        return self.analyzer.evaluate(self.history, self.history.inventory, at_s, windows_s)
+        return self.analyzer.evaluate(self.history, self.inventory, at_s, windows_s)

@@ -9,15 +9,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from exporter.analysis import Analyzer
 from exporter.diagnosis import Diagnosis
-from exporter.history import History
 from exporter.model import Device, Evidence, Finding, Inventory, Link, OverlapAnalysis, Record, TransportVerdict
 from exporter.rules import RULES, Answer, Facts, Rule
+from exporter.session import Session
 from exporter.sources.scenarios import SCENARIOS
 from exporter.sources.simulator import simulate
 from exporter.symptoms import CONGESTION, CongestionSign, LinkMemory
-from exporter.transport import Transport
 from tests.handmade import GPU, Handmade, nic, port, square
 
 FINDINGS = (
@@ -33,18 +31,12 @@ NODE_FINDINGS = {"tcp_fallback", "link_degraded", "congestion", "shared_node"}
 @cache
 def walk(name: str, gpus: int = 4, seconds: int = 100) -> tuple[tuple[Finding, ...], ...]:
     """The findings of each whole second of a scenario; which interface carries TCP is found out, not taken from the trace."""
-    history, analyzer, transport, diagnosis = History(), Analyzer((15.0, 60.0)), Transport(), Diagnosis()
+    session = Session((15.0, 60.0))
     found: list[tuple[Finding, ...]] = []
     for event in simulate(name, seconds, gpus=gpus):
-        if isinstance(event, Record):
-            while event.t_s >= len(found) + 1.25:
-                t_s = float(len(found) + 1)
-                here = history.inventory
-                here = replace(here, links=tuple(link for link in here.links if link.path != "tcp"))
-                verdict = transport.step(history, here, t_s, busy=name != "idle")
-                here = replace(here, links=here.links + verdict.links)
-                found.append(diagnosis.step(Facts(t_s, here, analyzer.step(history, here, t_s), verdict, history)))
-        history.apply(event)
+        if isinstance(event, Record) and session.advance(event.t_s):
+            found.append(session.verdicts.findings)
+        session.take(event)
     return tuple(found)
 
 

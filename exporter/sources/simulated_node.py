@@ -56,7 +56,7 @@ class Lane:
 class SimulatedNode:
     """Devices, links and lanes over a timeline. Fault times are infinite where nothing breaks."""
 
-    def __init__(self, board: Board, timeline: Timeline, seed: Sequence[int], *, ports: int | None = None, tcp: bool = False,
+    def __init__(self, board: Board, timeline: Timeline, seed: Sequence[int], *, ports: int | None = None,
                  link_fault_s: float = math.inf, gpu_fault_s: float = math.inf) -> None:
         self.board, self.timeline = board, timeline
         self.gpus = len(timeline.waves)
@@ -66,9 +66,7 @@ class SimulatedNode:
         self._seeds = np.random.SeedSequence([*seed, 2])
         self.devices = (*map(self._gpu, range(self.gpus)), *map(self._port, range(self.port_count)), *_NODE_DEVICES)
         shared = [sum(g % self.port_count == p for g in range(self.gpus)) for p in range(self.port_count)]
-        self.links = tuple(
-            link for g in range(self.gpus) for link in self._links_of(g, 1.0 / shared[g % self.port_count], tcp)
-        )
+        self.links = tuple(link for g in range(self.gpus) for link in self._links_of(g, 1.0 / shared[g % self.port_count]))
         gpu_lanes = (lane for g in range(self.gpus) for lane in self._gpu_lanes(g))
         port_lanes = (lane for p in range(self.port_count) for lane in self._port_lanes(p))
         self.lanes = (*gpu_lanes, *port_lanes, *self._nic_lanes(), self._host_lane())
@@ -92,11 +90,9 @@ class SimulatedNode:
         return Device("rdma_port", f"mlx5_{p}/1", driver="mlx5_core", rate_bytes_per_s=PORT_BYTES_PER_S,
                       info=MappingProxyType(info))
 
-    def _links_of(self, g: int, weight: float, tcp: bool) -> Iterator[Link]:
+    def _links_of(self, g: int, weight: float) -> Iterator[Link]:
         gpu = f"GPU-{g}"
         yield Link(gpu, f"mlx5_{g % self.port_count}/1", "rdma", "PIX", weight)
-        if tcp:
-            yield Link(gpu, NIC, "tcp", "node", 1.0 / self.gpus)
         if self.board.nvlink:
             yield Link(gpu, gpu, "nvlink", "nvlink")
 

@@ -110,7 +110,7 @@ def _node(row: Scenario, gpus: int, seconds: float, seed: int) -> SimulatedNode:
         assert job is not None
         crews.append(Crew("ab"[n], tuple(members), job(site)))
     return SimulatedNode(
-        row.board, _timeline(row.board, crews, key, gpus), key, ports=half if row.other_job else None, tcp=_over_tcp(row),
+        row.board, _timeline(row.board, crews, key, gpus), key, ports=half if row.other_job else None,
         link_fault_s=fault_s if row.fault == "link" else math.inf, gpu_fault_s=fault_s if row.fault == "gpu" else math.inf,
     )
 
