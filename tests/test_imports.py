@@ -1,104 +1,122 @@
-"""Who may import whom: the rules that keep a reader small and the analysis free of the machine."""
+"""Who may import whom: the rules that keep a reader small and the analysis free of the machine. Every module has its row."""
 
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent / "exporter"
-MODULES = {
-    ".".join(("exporter", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
-    for path in sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Name of a module as the tables below write it: "history", "sources/nvml", "sources" for a folder's own file."""
+    return "/".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("/__init__") or "__init__"
+
+
+MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
+SIGNALS = " ".join(m for m in MODULES if m.startswith("signals/"))
+DEVICES = ("sources/nvml sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_pci sources/nvml_power "
+           "sources/gpm sources/net sources/rdma sources/rdma_drivers sources/rdma_ports sources/nic sources/host "
+           "sources/files sources/sysfs")  # fmt: skip
+SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
+              "sources/jobs sources/job_levels")  # fmt: skip
+JUDGING = "analysis readings memories shares verdict"
+READER = "reader reader_crew reader_ledger reader_outlet reader_rounds reader_turns"
+SUPERVISOR = "supervisor supervisor_child supervisor_reader"
+WEB = "server answer endpoints stream api connections credentials listening web_config"
+
+# Modules -> what of the project they may import (besides each other); "*" is anything.
+RULES = {
+    "__init__ signals": "",
+    "__main__": "cli",
+    "cli app offline live daemon session recorder": "*",
+    "model clock quantities advice": "",
+    "wire history channels pairing": "model",
+    "announcements logs": "",
+    "config": "model",
+    "processes": "model",
+    "playback": "model clock",
+    "meanings": "advice",
+    "trace trace_header": "model quantities",
+    SIGNALS: "",
+    JUDGING: "model signals",
+    "transport carriers": "model signals channels",
+    "diagnosis rules symptoms": "model channels",
+    "sources": "model",
+    DEVICES: "model quantities clock sources",
+    SIMULATION: "model quantities sources",
+    READER: "model clock wire announcements sources sources/nvml sources/net",
+    SUPERVISOR: "model clock wire announcements",
+    "metrics self_metrics family labels": "__init__ model quantities",
+    "collector": "metrics model",
+    WEB: "__init__ collector model quantities config history meanings advice",
 }
 
-# Third-party packages and the only modules through which they come in (regular expressions on the module's name).
+# Third-party packages and the only modules through which they come in.
 DOORS = {
-    "pynvml": r"exporter\.sources\.(nvml|nvml_\w+|gpm|xid)",
-    "psutil": r"exporter\.(sources\.host|processes)",
-    "prometheus_client": r"exporter\.(collector|server)",
-    "yaml": r"exporter\.config",
-    "tornado": r"exporter\.(server|answer|endpoints)",
-    "bcrypt": r"exporter\.(web_config|credentials|web_\w+)",
-    "rich": r"exporter\.(offline|app|top|doctor|recorder|tables?)",
-    "time": r"exporter\.clock",
+    "pynvml": "sources/nvml sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_power sources/gpm",
+    "psutil": "processes",
+    "prometheus_client": "collector",
+    "yaml": "config",
+    "tornado": "server answer endpoints",
+    "bcrypt": "web_config credentials",
+    "rich": "offline recorder",
+    "time": "clock",
 }
 
-# Whatever a reader process loads stays without numpy (an end-to-end test looks at the process itself, too).
-WITHOUT_NUMPY = r"exporter(\.(__main__|cli|clock|config|logs|model|quantities|reader\w*|supervisor|wire|announcements|pairing|diagnosis|metrics|self_metrics|family|labels|collector|sources(\.(sysfs|files|nvml\w*|gpm|xid|rdma\w*|nic|host|net))?))?"
-
-# Modules of the project that a module may import; None: no rule. The first pattern that fits decides.
-ALLOWED = (
-    (r"exporter\.(model|clock|advice)", ()),
-    (r"exporter\.quantities", ()),
-    (r"exporter\.signals\.\w+", ("signals",)),
-    (r"exporter\.wire", ("model",)),
-    (r"exporter\.history", ("model",)),
-    (r"exporter\.trace\w*", ("model", "quantities", "clock", "trace_header")),
-    (r"exporter\.channels", ("model",)),
-    (r"exporter\.symptoms", ("model", "channels")),
-    (r"exporter\.meanings", ("advice",)),
-    (r"exporter\.(transport|carriers)", ("signals", "model", "channels", "carriers")),
-    (r"exporter\.(pairing|diagnosis|rules\w*)", ("model", "rules", "diagnosis", "advice", "pairing", "channels", "symptoms")),
-    (r"exporter\.(analysis|readings|memories|shares|verdict)", ("signals", "model", "readings", "memories", "shares", "verdict")),
-    (r"exporter\.reader\w*", ("sources", "model", "clock", "wire", "announcements", "reader")),
-    (r"exporter\.supervisor\w*", ("model", "clock", "wire", "announcements", "supervisor")),
-    (r"exporter\.sources(\.\w+)?", ("model", "quantities", "clock", "sources")),
-    (r"exporter\.(metrics|self_metrics)", ("model", "quantities", "labels", "family", "self_metrics", "__init__")),
-    (r"exporter\.(family|labels)", ("model", "quantities", "labels")),
-    (r"exporter\.collector", ("metrics", "model")),
-)
-# Within sources/ only these may be shared: no source imports another.
-SHARED_SOURCES = r"exporter\.sources(\.(sysfs|files|rdma_drivers|rdma_ports|nvml_\w+|gpm|xid|jobs|sensors|scenarios|scenario_\w+|job_\w+|simulat\w+))?"
+# What runs in a reader, and what the supervisor needs to start one, loads no numpy; nor does `--help`.
+WITHOUT_NUMPY = (f"__init__ __main__ cli model clock quantities wire announcements pairing config logs sources "
+                 f"{DEVICES} {READER} {SUPERVISOR}")  # fmt: skip
 
 
-def imports(path: Path) -> set[str]:
-    """Full names of the modules that a file imports, at any depth."""
+def imports(module: str) -> set[str]:
+    """Modules of the project by their names above, other packages by their first name, at any depth of the file."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found |= {name if (name := f"{node.module}.{a.name}") in MODULES else node.module for a in node.names}
-        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
-    return found
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: relative import"
+            within = {f"{node.module}.{alias.name}" for alias in node.names}
+            inner = {n for n in within if n.removeprefix("exporter.").replace(".", "/") in MODULES}
+            found |= inner if len(inner) == len(within) else {*inner, str(node.module)}
+    return {n.removeprefix("exporter.").replace(".", "/") if n.startswith("exporter.") else
+            "__init__" if n == "exporter" else n.split(".")[0] for n in found}  # fmt: skip
+
+
+ROW_OF = {module: (row.split(), allowed) for row, allowed in RULES.items() for module in row.split()}
+
+
+def test_every_module_has_a_row_and_every_row_its_modules() -> None:
+    assert sorted(ROW_OF) == sorted(MODULES)
+    assert {m for door in DOORS.values() for m in door.split()} <= set(MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_only_what_their_row_allows(module: str) -> None:
+    together, allowed = ROW_OF[module]
+    if allowed == "*":
+        return
+    may = {*together, *allowed.split(), *(SIGNALS.split() if "signals" in allowed.split() else ())}
+    assert {n for n in imports(module) if n in MODULES} <= may
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_third_party_packages_come_in_through_their_door_alone(module: str) -> None:
-    for name in imports(MODULES[module]):
-        door = DOORS.get(name.split(".")[0])
-        assert door is None or re.fullmatch(door, module), f"{module} imports {name}, whose door is {door}"
+    for package in imports(module):
+        assert module in DOORS.get(package, module).split(), f"{package} comes in through {DOORS[package]}"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if re.fullmatch(WITHOUT_NUMPY, m)])
+@pytest.mark.parametrize("module", WITHOUT_NUMPY.split())
 def test_what_a_reader_loads_is_without_numpy(module: str) -> None:
-    assert not any(name.split(".")[0] == "numpy" for name in imports(MODULES[module]))
+    assert "numpy" not in imports(module)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_import_only_what_stands_below_them(module: str) -> None:
-    rule = next((allowed for pattern, allowed in ALLOWED if re.fullmatch(pattern, module)), None)
-    if rule is None:
-        return
-    for name in imports(MODULES[module]):
-        if not name.startswith("exporter"):
-            continue
-        room = name.split(".")[1] if "." in name else "__init__"
-        assert any(room == r or room.startswith(f"{r}_") for r in rule), f"{module} imports {name}"
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("exporter.sources.")])
-def test_sources_never_import_each_other(module: str) -> None:
-    if module == "exporter.sources.net":
-        return  # opens the network's sources, and is none itself
-    for name in imports(MODULES[module]):
-        if name.startswith("exporter.sources"):
-            assert re.fullmatch(SHARED_SOURCES, name), f"{module} imports {name}"
-
-
-def test_every_rule_still_has_a_module_that_it_speaks_of() -> None:
-    for pattern, _ in ALLOWED:
-        assert any(re.fullmatch(pattern, m) for m in MODULES), pattern
+def test_gpu_and_network_sources_know_nothing_of_each_other() -> None:
+    gpu = {m for m in DEVICES.split() if m.startswith(("sources/nvml", "sources/gpm"))}
+    shared = {"sources/sysfs", "sources/files"}
+    for module in DEVICES.split():
+        others = imports(module) & set(DEVICES.split())
+        assert others <= (gpu | shared if module in gpu else set(DEVICES.split()) - gpu), module
