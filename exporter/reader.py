@@ -27,7 +27,8 @@ from exporter.reader_rounds import Opener, Rounds, Settings
 from exporter.sources import GpuSettings, NetSettings, settings_from_json
 
 _PR_SET_PDEATHSIG = 1
-_WATCH_S = 0.05
+_WATCH_S = 0.05  # where threads may have to be left behind
+_BEAT_S = 0.25  # elsewhere only a sign of life is needed
 _PATIENCE_S = 2.0  # for the rounds to end once they touch nothing; a thread that is stuck in a file is not waited for
 _STDIN = 0
 EXIT_USAGE = 2
@@ -81,7 +82,7 @@ class Process:
         crew.start()
         while not crew.ending:
             self._page.beat(self._clock.mono_s())
-            readable, _, _ = select.select([_STDIN], [], [], _WATCH_S)
+            readable, _, _ = select.select([_STDIN], [], [], _WATCH_S if self._independent else _BEAT_S)
             if readable and not self._obey():
                 crew.ending = True
             crew.watch(self._clock.mono_s())

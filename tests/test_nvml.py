@@ -30,6 +30,7 @@ from tests.nvml_library import (
     FakeNvml,
     Wave,
 )
+from tests.sysfs_tree import Waveform
 
 CLOCK = SystemClock()
 STEADY = Wave(500.0, 500.0)
@@ -458,3 +459,12 @@ def test_a_gpu_knows_its_place_on_the_pci_bus(node: Node, tmp_path: Path) -> Non
     assert (second.pci_path, second.numa_node) == (None, None)
     assert opened.extra["pci_gpus"] == 2
     assert count_pci_gpus(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("shift_s", [0.0, 0.05])
+def test_the_traffic_of_the_fake_boards_is_that_of_the_fake_ports(shift_s: float) -> None:
+    wave = Wave(650.0, 250.0, 0.1, 0.08, phase_s=0.013, idle_s=0.02)
+    port = Waveform(0.1, 0.08, 1e9, phase_s=0.013, shift_s=shift_s, idle_s=0.02)
+    for k in range(200):
+        t = 100.0 + 0.0137 * k
+        assert wave.traffic_bytes(t, 1e9, shift_s) == pytest.approx(port.bytes_until(t), abs=2)
