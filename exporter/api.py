@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter import __version__
+from exporter.advice import ADVICE, Text
+from exporter.meanings import FINDINGS, STATES, TRANSPORTS
 from exporter.model import Device, Finding, Inventory, Link, OverlapAnalysis, Series, Snapshot, SourceHealth
 from exporter.quantities import split_channel
 
@@ -132,6 +134,20 @@ def _source(snapshot: Snapshot, source: SourceHealth) -> dict[str, Any]:
         "interval_s": source.interval_s,
         "silent_s": None if last_s is None else max(0.0, snapshot.t_s - last_s),
     }
+
+
+def texts_json() -> dict[str, Any]:
+    """The words for findings, advice, states and transports in both languages, for the page."""
+    return {
+        "findings": {k: {"title": _both(m.title), "meaning": _both(m.meaning)} for k, m in FINDINGS.items()},
+        "advice": {k: {"action": _both(a.action), "cost": _both(a.cost)} for k, a in ADVICE.items()},
+        "states": {k: _both(text) for k, text in STATES.items()},
+        "transports": {k: _both(text) for k, text in TRANSPORTS.items()},
+    }
+
+
+def _both(text: Text) -> dict[str, str]:
+    return {"en": text.en, "zh": text.zh}
 
 
 def find_gpu(inventory: Inventory, wanted: str) -> Device | None:

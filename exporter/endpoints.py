@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import mimetypes
 from collections.abc import Mapping
 from pathlib import Path
 
 from tornado.iostream import StreamClosedError
 
 from exporter.answer import Endpoint, RefusalError
-from exporter.api import find_gpu, snapshot_json, waveform_json
+from exporter.api import find_gpu, snapshot_json, texts_json, waveform_json
 from exporter.collector import negotiate
 from exporter.model import Snapshot
-from exporter.stream import WAITING
+from exporter.stream import WAITING, to_json
 
 _DEFAULT_WAVEFORM_S = 30.0
 _LONGEST_WAVEFORM_S = 600.0
@@ -144,16 +143,23 @@ class Page(Endpoint):
             self.answer(content_type, body)
 
 
+_CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".json": "application/json; charset=utf-8",
+}
+
+
 def _page_files(directory: Path) -> Mapping[str, tuple[str, bytes, str]]:
-    """Name -> (content type, body, tag) of every file of the page."""
-    files = {}
-    for path in sorted(directory.iterdir()):
-        body = path.read_bytes()
-        kind = {".js": "text/javascript", ".svg": "image/svg+xml"}.get(path.suffix) or mimetypes.guess_type(path.name)[0]
-        if kind is not None:
-            content_type = kind if kind.startswith("image/") else f"{kind}; charset=utf-8"
-            files[path.name] = (content_type, body, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
-    return files
+    """Name -> (content type, body, tag) of every file of the page, and the words for findings and advice beside them."""
+    bodies = {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.suffix in _CONTENT_TYPES}
+    bodies["words.json"] = to_json(texts_json())
+    return {
+        name: (_CONTENT_TYPES[Path(name).suffix], body, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+        for name, body in bodies.items()
+    }
 
 
 PAGE_FILES = _page_files(Path(__file__).parent / "page")

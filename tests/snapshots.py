@@ -321,10 +321,16 @@ def mixed(**changes: object) -> Snapshot:
     """The full node on a bad day: every state, a GPU in quarantine, a source that is missing."""
     full = snapshot()
     findings = (
-        Finding("exposed_communication", "GPU-2", 300.0, (Evidence("exposed", 0.43, "ratio", 0.1),), ("overlap",)),
+        Finding(
+            "exposed_communication",
+            "GPU-2",
+            300.0,
+            (Evidence("exposed", 0.43, "ratio", 0.1),),
+            ("ddp_bucket_cap", "fsdp_prefetch"),
+        ),
         Finding("small_buckets", "GPU-2", 320.0),
         Finding("input_stall", "GPU-4", 310.0),
-        Finding("congestion", None, 390.0),
+        Finding("congestion", None, 390.0, (Evidence("mlx5_3/1 pfc_pause", 1.2e7, "bytes_per_second"),)),
     )
     sources = tuple(
         replace(s, up=False, reason="hang") if s.source == "nvml/GPU-7" else s

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from exporter import endpoints
+from exporter.advice import ADVICE
+from exporter.meanings import FINDINGS
 from exporter.model import Inventory, Snapshot
 from exporter.server import Server
 from tests import snapshots
@@ -87,7 +89,7 @@ def test_every_gpu_has_a_card_with_state_and_numbers(visit: Visit) -> None:
     assert re.search(r"Health\s+3 %", words)
     assert re.search(r"Exposed\s+43 %\s*38 – 47 %", words)
     assert "800 ms" in words
-    assert "Exposed communication" in words
+    assert "Communication is not hidden" in words
 
 
 def test_a_gpu_that_cannot_be_judged_says_why_and_shows_no_number(visit: Visit) -> None:
@@ -122,8 +124,24 @@ def test_waveforms_are_drawn_from_what_was_read(visit: Visit) -> None:
     assert page.evaluate(colours, 7) == [0, 0]  # in quarantine: nothing to draw
 
 
+def test_a_finding_opens_to_its_evidence_and_advice_in_the_language_of_the_page(visit: Visit) -> None:
+    page, _ = visit(snapshots.mixed())
+    card(page, 2).locator("button.chip").first.click()
+    words = page.locator("dialog[open]").inner_text()
+    assert re.match(r"GPU 2\s+Communication is not hidden", words)
+    assert re.search(r"exposed\s+43 %\s+threshold 10 %", words)
+    assert ADVICE["ddp_bucket_cap"].action.en in words
+    assert ADVICE["fsdp_prefetch"].cost.en in words
+    page.locator("dialog button").click()
+    assert page.locator("dialog[open]").count() == 0
+    page.click("#language")
+    page.locator("#notices button.chip").click()
+    assert FINDINGS["congestion"].meaning.zh in page.locator("dialog[open]").inner_text()
+
+
 def test_a_simulated_node_says_so_in_the_header_and_a_real_one_does_not(visit: Visit) -> None:
     page, daemon = visit(snapshots.mixed())
+    page.wait_for_selector("#mode:not([hidden])")
     assert page.locator("#mode").inner_text() == "SIMULATED"
     assert "nothing here was measured" in page.locator("#notices").inner_text()
     daemon.show(snapshots.snapshot(t_s=401.0))
@@ -137,7 +155,7 @@ def test_what_is_missing_is_named_with_its_reason(visit: Visit) -> None:
     notices = page.locator("#notices").inner_text()
     assert "Missing – GPU sensors (NVML): does not answer (GPU-7)" in notices
     assert "Missing – GPU activity (GPM): not supported here" in notices
-    assert "Network congestion" in notices
+    assert "The network is congested" in notices
 
 
 def test_a_node_without_gpus_says_so(visit: Visit) -> None:

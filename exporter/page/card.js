@@ -1,21 +1,14 @@
 // One GPU as a card: what was judged, how sure it is, and the waveform behind it. Text goes in as text, never as HTML.
 
+import { element } from "./element.js";
+import { chip } from "./finding.js";
 import { bytesPerSecond, percent, seconds, watts } from "./format.js";
 import { draw, lastSecond, mainPath } from "./plot.js";
-import { reason, word } from "./text.js";
+import { reason, say, word } from "./text.js";
 
 const ICONS = {
   overlapped: "●", partial: "◐", serialized: "◆", compute_only: "■", stalled: "▲", idle: "○", unobservable: "?", no_data: "∅",
 };
-
-export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null));
-  return made;
-}
 
 export class Card {
   constructor(gpu) {
@@ -23,11 +16,12 @@ export class Card {
     this.body = element("div", { class: "body" });
     this.canvas = element("canvas", { role: "img" });
     this.figures = element("div", { class: "figures" });
-    this.node = element("article", { class: "card", "data-gpu": gpu.id }, this.body, this.figures, this.canvas);
+    this.reasons = element("p", { class: "why" });
+    this.node = element("article", { class: "card", "data-gpu": gpu.id }, this.body, this.reasons, this.figures, this.canvas);
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
   }
 
-  update(gpu, snapshot, text) {
+  update(gpu, snapshot, text, language) {
     this.gpu = gpu;
     this.text = text;
     const verdict = gpu.analyses.find((a) => a.window_s === snapshot.verdict_window_s) ?? null;
@@ -37,7 +31,7 @@ export class Card {
     this.body.replaceChildren(
       element("div", { class: "top" },
         element("div", {}, element("h2", { title: gpu.uuid ?? gpu.id }, title), element("p", { class: "sub" }, shortName(gpu.name))),
-        element("span", { class: "state", title: text.stateHints[state] },
+        element("span", { class: "state", title: say(language, "states", state) },
           element("i", { "aria-hidden": "true" }, ICONS[state] ?? ""), word(text.states, state))),
       element("dl", { class: "big" },
         figure(text.health, percent(verdict?.health), text.healthHint, text, verdict?.health),
@@ -48,9 +42,24 @@ export class Card {
         figure(text.stall, percent(verdict?.stall), text.stallHint, text),
         figure(text.wait, percent(verdict?.wait), text.waitHint, text),
         figure(text.step, seconds(verdict?.step_period_s), text.stepHint, text)),
-      element("p", { class: "why" }, ...why(gpu, verdict, state, text)),
     );
+    this.explain(verdict, state, title, text, language);
     this.redraw();
+  }
+
+  // Findings first; else the analysis' own reason; else what the state means. Left alone while it stays the same, so that
+  // a click or the keyboard's focus does not fall on an element that was just replaced.
+  explain(verdict, state, title, text, language) {
+    const { findings, quarantined, gone } = this.gpu;
+    const key = JSON.stringify([language, state, verdict?.reason, findings, quarantined, gone]);
+    if (key === this.explained) return;
+    this.explained = key;
+    const said = findings.map((finding) => chip(finding, title, language, text));
+    if (quarantined) said.unshift(element("span", { class: "chip" }, `${text.quarantined}: ${word(text.reasons, quarantined)}`));
+    if (gone) said.push(text.gone);
+    else if (verdict?.reason && state !== "idle") said.push(reason(text, verdict.reason));
+    else if (!said.length) said.push(say(language, "states", state));
+    this.reasons.replaceChildren(...said);
   }
 
   show(waveform) {
@@ -83,14 +92,6 @@ function range(verdict, text) {
   return low === null || high === null ? null : element("small", {}, text.between(low.replace(" %", ""), high));
 }
 
-// Findings first; else the analysis' own reason; else what the state means.
-function why(gpu, verdict, state, text) {
-  if (gpu.gone) return [text.gone];
-  const chips = gpu.findings.map((f) => element("span", { class: "chip" }, word(text.findings, f.finding)));
-  if (gpu.quarantined) chips.unshift(element("span", { class: "chip" }, `${text.quarantined}: ${word(text.reasons, gpu.quarantined)}`));
-  if (verdict?.reason && state !== "idle") return [...chips, reason(text, verdict.reason)];
-  return chips.length ? chips : [text.stateHints[state] ?? ""];
-}
 
 function shortName(name) {
   return (name ?? "").replace(/^NVIDIA /, "");

@@ -1,8 +1,10 @@
 // Wires the page: feed in, cards out; language, colours, notices. No state beyond the newest snapshot.
 
-import { Card, element } from "./card.js";
+import { Card } from "./card.js";
+import { element } from "./element.js";
 import { Feed } from "./feed.js";
-import { TEXT, keepLanguage, storedLanguage, word } from "./text.js";
+import { chip } from "./finding.js";
+import { TEXT, keepLanguage, loadWords, storedLanguage, word } from "./text.js";
 
 const THEMES = ["auto", "dark", "light"];
 const SPANS = [30, 60, 10];
@@ -73,7 +75,7 @@ function showCards(t) {
     if (!cards.has(gpu.id)) cards.set(gpu.id, new Card(gpu));
     const card = cards.get(gpu.id);
     if (!card.node.isConnected) at("gpus").append(card.node);
-    card.update(gpu, snapshot, t);
+    card.update(gpu, snapshot, t, language);
   }
   const empty = at("empty");
   if (!snapshot.gpus.length && !empty) {
@@ -98,17 +100,18 @@ function notices() {
   for (const [what, devices] of down) found.push(["warn", `${t.sourcesDown} – ${what}${devices.length ? ` (${devices.join(", ")})` : ""}`]);
   const { pci, nvml } = snapshot.counted_gpus;
   if (pci !== null && nvml !== null && pci !== nvml) found.push(["warn", t.countMismatch(pci, nvml)]);
-  for (const finding of snapshot.node_findings) found.push(["warn", word(t.findings, finding.finding)]);
+  for (const finding of snapshot.node_findings) found.push(["warn", finding]);
   if (!snapshot.config_reload_ok) found.push(["warn", t.configBad]);
   return found;
 }
 
 let shownNotices = "";
 function showNotices() {
-  const found = notices(), key = JSON.stringify(found);
+  const found = notices(), key = JSON.stringify([language, found]);
   if (key === shownNotices) return;
   shownNotices = key;
-  at("notices").replaceChildren(...found.map(([level, line]) => element("p", { class: "notice", "data-level": level }, line)));
+  at("notices").replaceChildren(...found.map(([level, line]) => element("p", { class: "notice", "data-level": level },
+    typeof line === "string" ? line : chip(line, text().node, language, text()))));
 }
 
 function showPulse() {
@@ -135,5 +138,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => card
 
 const kept = localStorage.getItem(THEME_KEY);
 document.documentElement.dataset.theme = THEMES.includes(kept) ? kept : "auto";
+// Without the shared words the page still shows every number.
+await loadWords().catch(() => {});
 showLanguage();
 feed.start();

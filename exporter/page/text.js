@@ -1,4 +1,4 @@
-// All words of the page, in both languages. A key that is missing in one language fails a test.
+// The words of the page itself, in both languages; those for findings, advice and states come from words.json. A key that is missing in one language fails a test.
 
 export const TEXT = {
   en: {
@@ -15,6 +15,7 @@ export const TEXT = {
     observability: "Observability", observabilityHint: "How well the sensors resolve the job's rhythm; below 50 % there is no verdict",
     step: "Step", stepHint: "Period of the job's rhythm", comm: "Comm.", commHint: "Share of running time with traffic",
     stall: "Stall", stallHint: "Share of running time waiting for input or storage", wait: "Wait", waitHint: "Share of running time waiting for other GPUs",
+    evidence: "What was measured", advice: "What to do, least effort first", threshold: "threshold", close: "Close", node: "This node",
     between: (a, b) => `${a} – ${b}`, none: "–", window: (s) => `last ${s} s`, power: "Power", traffic: "Traffic", limit: "limit",
     rdma: "RDMA", nvlink: "NVLink", tcp: "TCP", noWaveform: "no readings", sourcesDown: "Missing", quarantined: "left alone",
     gone: "gone", now: "now", span: (s) => `${s} s`, secondsAgo: (s) => `-${s} s`, transport: "Transport",
@@ -24,18 +25,6 @@ export const TEXT = {
     states: {
       overlapped: "Overlapped", partial: "Partial", serialized: "Serialized", compute_only: "Compute only", stalled: "Stalled",
       idle: "Idle", unobservable: "Unobservable", no_data: "No data",
-    },
-    stateHints: {
-      overlapped: "Communication hides behind compute.", partial: "Part of the communication is exposed.",
-      serialized: "Compute and communication take turns.", compute_only: "The job does not communicate.",
-      stalled: "The job waits for input or storage.", idle: "No job is running.",
-      unobservable: "The sensors cannot resolve this job.", no_data: "There are no readings to judge.",
-    },
-    findings: {
-      exposed_communication: "Exposed communication", tcp_fallback: "TCP in place of RDMA", input_stall: "Input stall",
-      straggler_wait: "Waits for a straggler", small_buckets: "Small buckets", link_degraded: "Link degraded",
-      congestion: "Network congestion", power_capped: "Held down by the power limit", sensor_too_slow: "Sensor too slow",
-      shared_node: "Node shared by jobs",
     },
     kinds: { nvml: "GPU sensors (NVML)", gpm: "GPU activity (GPM)", rdma: "RDMA ports", nic: "Network interfaces", host: "Host counters", xid: "XID events", pods: "Pods", jobs: "Jobs" },
     reasons: {
@@ -59,6 +48,7 @@ export const TEXT = {
     observability: "可观测度", observabilityHint: "传感器能否分辨作业的节奏；低于 50 % 不作判断",
     step: "步时", stepHint: "作业节奏的周期", comm: "通信", commHint: "运行时间中有流量的比例",
     stall: "停顿", stallHint: "运行时间中等待输入或存储的比例", wait: "等待", waitHint: "运行时间中等待其他 GPU 的比例",
+    evidence: "测到的数值", advice: "可以怎么做（由易到难）", threshold: "阈值", close: "关闭", node: "本节点",
     between: (a, b) => `${a} – ${b}`, none: "–", window: (s) => `最近 ${s} 秒`, power: "功耗", traffic: "流量", limit: "上限",
     rdma: "RDMA", nvlink: "NVLink", tcp: "TCP", noWaveform: "没有读数", sourcesDown: "缺失", quarantined: "已隔离",
     gone: "已消失", now: "现在", span: (s) => `${s} 秒`, secondsAgo: (s) => `-${s} 秒`, transport: "传输",
@@ -68,15 +58,6 @@ export const TEXT = {
     states: {
       overlapped: "重叠良好", partial: "部分重叠", serialized: "串行", compute_only: "仅计算", stalled: "停顿",
       idle: "空闲", unobservable: "无法判断", no_data: "无数据",
-    },
-    stateHints: {
-      overlapped: "通信被计算掩盖。", partial: "部分通信暴露在外。", serialized: "计算与通信轮流进行。", compute_only: "作业没有通信。",
-      stalled: "作业在等待输入或存储。", idle: "没有作业在运行。", unobservable: "传感器分辨不了这个作业。", no_data: "没有可供判断的读数。",
-    },
-    findings: {
-      exposed_communication: "通信暴露", tcp_fallback: "TCP 代替了 RDMA", input_stall: "输入停顿", straggler_wait: "等待慢节点",
-      small_buckets: "通信桶过小", link_degraded: "链路降级", congestion: "网络拥塞", power_capped: "受功耗上限限制",
-      sensor_too_slow: "传感器过慢", shared_node: "多作业共享节点",
     },
     kinds: { nvml: "GPU 传感器 (NVML)", gpm: "GPU 活动 (GPM)", rdma: "RDMA 端口", nic: "网卡", host: "主机计数器", xid: "XID 事件", pods: "Pod", jobs: "作业" },
     reasons: {
@@ -99,6 +80,18 @@ export const TEXT = {
     ],
   },
 };
+
+let shared = { findings: {}, advice: {}, states: {}, transports: {} };
+
+export async function loadWords() {
+  shared = await (await fetch("/page/words.json")).json();
+}
+
+// A text of the shared catalogue, such as say("zh", "findings", "congestion", "title"); the key made readable where it has none.
+export function say(language, ...path) {
+  const found = path.reduce((table, key) => table?.[key], shared);
+  return found?.[language] ?? String(path[1]).replaceAll("_", " ");
+}
 
 const KEY = "overlap-exporter.language";
 
