@@ -6,6 +6,7 @@
  *
  *   driver 580.95.05
  *   init_error 0                      code that nvmlInitWithFlags answers
+ *   init_hang 0                       seconds that nvmlInitWithFlags takes
  *   error 0                           code that every call after it answers
  *   missing nvmlGpmSampleGet,...      these calls answer FUNCTION_NOT_FOUND
  *   gpu N KEY VALUE...                board N; the first line for a board creates it
@@ -61,7 +62,7 @@ typedef struct {
     sensor_t sensor[SENSORS];
     int xids, xid_code[MAX_XIDS], xid_count[MAX_XIDS];
 } board_t;
-typedef struct { int init_error, error; char driver[80], missing[512]; board_t board[MAX_BOARDS]; } state_t;
+typedef struct { int init_error, error; double init_hang; char driver[80], missing[512]; board_t board[MAX_BOARDS]; } state_t;
 
 typedef union { double d; u32 ui; u64 ull; i64 sll; } value_t;
 typedef struct { u32 field, scope; i64 stamp, latency; int type, ret; value_t value; } field_t;
@@ -162,6 +163,7 @@ static void load(void) {
         else if (!strncmp(line, "driver ", 7)) snprintf(fresh.driver, sizeof fresh.driver, "%.79s", line + 7);
         else if (!strncmp(line, "missing ", 8)) snprintf(fresh.missing, sizeof fresh.missing, "%s", line + 8);
         else if (!strncmp(line, "init_error ", 11)) fresh.init_error = atoi(line + 11);
+        else if (!strncmp(line, "init_hang ", 10)) fresh.init_hang = atof(line + 10);
         else if (!strncmp(line, "error ", 6)) fresh.error = atoi(line + 6);
     }
     fclose(f);
@@ -269,6 +271,7 @@ static double nvlink_bytes(const board_t *b) {
 int nvmlInitWithFlags(u32 flags) {
     state_t *s = current();
     (void)flags;
+    for (double until = mono() + s->init_hang; mono() < until && current()->init_hang > 0;) rest(0.05);
     note("init %d", s->init_error);
     if (s->init_error) return s->init_error;
     initialized++;

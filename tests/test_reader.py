@@ -124,6 +124,7 @@ class Machine:
     lanes: Callable[[frozenset[str]], list[ScriptedLane]]
     independent: bool = True
     rediscover_s: float = 1000.0
+    settings: NetSettings | GpuSettings = field(default_factory=NetSettings)
     events: list[Event] = field(default_factory=list)
     exits: list[int] = field(default_factory=list)
     openings: int = 0
@@ -134,6 +135,8 @@ class Machine:
         self.openings += 1
         self.before_opening(announce, settings)
         lanes = self.lanes(frozenset(settings.skip))
+        if isinstance(settings, GpuSettings) and settings.only:
+            lanes = [lane for lane in lanes if lane.device_id in settings.only]
         return Opened(tuple(Device("rdma_port", lane.device_id) for lane in lanes), tuple(lanes))
 
     def _close(self) -> None:
@@ -147,7 +150,7 @@ class Machine:
             "rdma", "rdma_port", self._open, None if self.independent else self._close, self.rediscover_s, self.independent
         )
         self.rounds = Rounds(
-            opener, NetSettings(), outlet=Outlet(self.write_fd, lambda: None), page=self.page, clock=CLOCK,
+            opener, self.settings, outlet=Outlet(self.write_fd, lambda: None), page=self.page, clock=CLOCK,
             leave=self.exits.append,
         )  # fmt: skip
         self.decoder = Decoder(0.0, "host", 0.0)
@@ -339,6 +342,39 @@ def test_a_lost_device_is_quarantined_and_the_others_go_on(machines: Callable[..
     assert (machine.openings, machine.closings) == (1, 0)
 
 
+def test_a_lost_device_is_tried_again_without_touching_the_others(
+    machines: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.reader_rounds.LOST_RETRY_S", 0.3)
+    made: list[list[ScriptedLane]] = []
+
+    def lost(read: int) -> float:
+        if read > 3:
+            raise LaneError("gpu_lost", QUARANTINE)
+        return 1.0
+
+    def lanes(skip: frozenset[str]) -> list[ScriptedLane]:
+        made.append([ScriptedLane("a"), ScriptedLane("b", script=None if made else lost)])
+        return made[-1]
+
+    machine = machines(lanes=lanes, independent=False, settings=GpuSettings())
+    machine.run_until(lambda: len(machine.records("rdma/b")) > 6)
+    assert machine.quarantines() == [("b", "gpu_lost"), ("b", None)]
+    assert [(group[0].reads > 0, group[0].closed) for group in made] == [(True, False), (False, False)]
+    assert len([e for e in machine.events if isinstance(e, Inventory)]) == 1
+
+
+def test_rounds_that_end_by_a_fault_of_the_reader_end_the_process(
+    machines: Callable[..., Machine], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(announce: Announce, settings: NetSettings) -> None:
+        raise RuntimeError("a fault while devices are opened")
+
+    machine = machines(lanes=lambda skip: [], before_opening=fail)
+    machine.run_until(lambda: machine.exits == [1])
+    assert "a fault while devices are opened" in capfd.readouterr().err
+
+
 def test_a_library_error_throws_all_lanes_away_and_opens_anew_after_a_second(machines: Callable[..., Machine]) -> None:
     made: list[ScriptedLane] = []
 
@@ -492,7 +528,7 @@ def test_a_reader_asked_to_skip_a_device_drops_it_and_takes_it_up_again(
 
 
 def test_a_slow_device_is_read_less_often_until_it_is_fast_again(fake: FakeNvml, readers: Callable[..., ReaderProcess]) -> None:
-    fake.edit(1, latency_ms=3.0, fault_calls=())
+    fake.edit(1, latency_ms=0.8)
     reader = readers("gpu", GpuSettings(nvml_library=str(fake.library), gpu_hertz=20.0), fake.environment)
     reader.run_until(lambda: any((s.interval_s or 0) >= 0.1 for s in reader.statuses("nvml/GPU-1")))
     assert {s.interval_s for s in reader.statuses("nvml/GPU-0")} == {0.05}

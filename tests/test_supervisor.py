@@ -31,9 +31,9 @@ ROOT = Path(__file__).parent.parent
 class Watched:
     """A supervisor and what it said."""
 
-    def __init__(self, specs: list[ReaderSpec]) -> None:
+    def __init__(self, specs: list[ReaderSpec], hang_s: float = 2.0) -> None:
         self.started_s = CLOCK.mono_s()
-        self.supervisor = Supervisor(specs, CLOCK, started_mono_s=self.started_s)
+        self.supervisor = Supervisor(specs, CLOCK, started_mono_s=self.started_s, hang_s=hang_s)
         self.events: list[tuple[str, Event]] = []
         self.supervisor.start()
 
@@ -89,7 +89,7 @@ def watched(fake: FakeNvml, tmp_path: Path) -> Iterator[Watched]:
     both = Watched([gpu_spec(fake), ReaderSpec("net", "rdma", net)])
     both.run_until(lambda: all(len(both.times(s)) > 5 for s in ("nvml/GPU-0", "nvml/GPU-1", port_source(both))))
     yield both
-    fake.general.pop("init_error", None)
+    fake.general.update(init_error=0, init_hang=0.0)
     for index in range(len(fake.boards)):
         fake.edit(index, hang=0.0, crash=0)
     both.supervisor.stop(5.0)
@@ -126,17 +126,48 @@ def test_a_hung_gpu_is_quarantined_the_others_return_and_its_return_lifts_that(f
     assert watched.supervisor.restarts()["gpu"] == 1
 
 
-def test_the_third_hang_takes_the_source_down_until_one_process_is_back(fake: FakeNvml, watched: Watched) -> None:
+def test_the_third_hang_takes_the_source_down_until_one_process_is_back(fake: FakeNvml) -> None:
+    one = Watched([gpu_spec(fake)], hang_s=0.5)
     for index in (1, 2, 3):
+        one.run_until(one.delivers("nvml/GPU-0", one.now_s()))
         fake.edit(index, hang=60.0)
-        watched.run_until(lambda index=index: (f"GPU-{index}", "hang") in watched.quarantines())  # type: ignore[misc]
-    watched.run_until(lambda: (False, "devices_hang") in watched.statuses("nvml"))
-    watched.run(0.5)
-    assert "gpu" not in watched.supervisor.pids()
-    returned_s = watched.now_s()
+        one.run_until(lambda index=index: (f"GPU-{index}", "hang") in one.quarantines())  # type: ignore[misc]
+    one.run_until(lambda: (False, "devices_hang") in one.statuses("nvml"))
+    one.run(0.5)
+    assert one.supervisor.pids() == {}
+    returned_s = one.now_s()
     fake.edit(3, hang=0.0)
-    watched.run_until(watched.delivers("nvml/GPU-0", returned_s))
-    assert watched.statuses("nvml")[-1] == (True, None)
+    one.run_until(one.delivers("nvml/GPU-0", returned_s))
+    assert one.statuses("nvml")[-1] == (True, None)
+    for index in (1, 2):
+        fake.edit(index, hang=0.0)
+    assert one.supervisor.stop(5.0) == []
+
+
+def test_a_gpu_that_hangs_again_soon_is_left_alone_for_longer(fake: FakeNvml) -> None:
+    one = Watched([gpu_spec(fake)], hang_s=0.5)
+    one.run_until(lambda: len(one.times("nvml/GPU-1")) > 2)
+    for _ in range(2):
+        fake.edit(1, hang=60.0)
+        one.run_until(lambda: one.quarantines()[-1:] == [("GPU-1", "hang")])
+        returned_s = one.now_s()
+        fake.edit(1, hang=0.0)
+        one.run_until(one.delivers("nvml/GPU-0", returned_s))
+        one.run(1.0)
+    assert one.quarantines() == [("GPU-1", "hang"), ("GPU-1", None), ("GPU-1", "hang")]
+    assert one.supervisor.stop(5.0) == []
+
+
+def test_a_library_that_hangs_blames_no_device(fake: FakeNvml) -> None:
+    fake.set(init_hang=60.0)
+    one = Watched([gpu_spec(fake)], hang_s=0.5)
+    one.run_until(lambda: (False, "library_hangs") in one.statuses("nvml"))
+    assert one.quarantines() == []
+    fixed_s = one.now_s()
+    fake.set(init_hang=0.0)
+    one.run_until(one.delivers("nvml/GPU-0", fixed_s))
+    assert one.statuses("nvml")[-1] == (True, None)
+    assert one.supervisor.stop(5.0) == []
 
 
 def test_a_gpu_that_crashes_its_reader_is_left_out_at_the_third_time(fake: FakeNvml, watched: Watched) -> None:
@@ -171,7 +202,7 @@ def test_a_killed_reader_delivers_again_at_once_and_the_other_notices_nothing(wa
 def test_deaths_that_nothing_explains_are_answered_with_growing_pauses(fake: FakeNvml, watched: Watched) -> None:
     fake.set(init_error=LIB_RM_VERSION_MISMATCH)
     os.kill(watched.supervisor.pids()["gpu"], signal.SIGKILL)
-    watched.run(4.5)
+    watched.run(3.7)
     starts = len([line for line in fake.events() if line == f"init {LIB_RM_VERSION_MISMATCH}"])
     assert 2 <= starts <= 4  # at once, after 1 s, after 2 s
     assert (False, "library_driver_mismatch") in watched.statuses("nvml")

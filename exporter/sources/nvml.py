@@ -30,10 +30,10 @@ from exporter.sources import (
     unannounced,
 )
 from exporter.sources.gpm import GpmLane, gpm_supported
-from exporter.sources.nvml_pci import count_pci_gpus, locate, sysfs_bus_id
 from exporter.sources.nvml_calls import OK, PERMANENT, ask, ask_u32, meaning, probe_fields
 from exporter.sources.nvml_events import XidLane, XidWatch
 from exporter.sources.nvml_lanes import FastLane, SlowLane
+from exporter.sources.nvml_pci import count_pci_gpus, locate, sysfs_bus_id
 from exporter.sources.nvml_power import (
     POWER_CURRENT_LIMIT,
     SCOPE_MODULE,
@@ -281,10 +281,9 @@ class Session:
 
     def close(self) -> None:
         """End the initialisation: events first, then the library. What is open hangs on it and is dead afterwards."""
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-        if self._initialized and self._library is not None:
+        idle = self._watch is None or self._watch.stop()
+        self._watch = None
+        if idle and self._initialized and self._library is not None:  # never under a thread that is still inside
             ask(self._library, "nvmlShutdown")
         self._initialized = False
 

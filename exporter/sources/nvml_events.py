@@ -64,15 +64,16 @@ class XidWatch:
             self._thread = threading.Thread(target=self._run, name="xid", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and free the event set; a wait that does not come back keeps both."""
+    def stop(self) -> bool:
+        """End the thread and free the event set; False where the wait does not come back and keeps both."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(3 * _WAIT_MS / 1000)
             if self._thread.is_alive():
-                return
+                return False
         if self._set.value:
             ask(self._calls, "nvmlEventSetFree", self._set)
+        return True
 
     def _run(self) -> None:
         wait = self._calls.function("nvmlEventSetWait_v2")
