@@ -47,6 +47,12 @@ class Simulation:
         yield self.inventory
         yield from _events(_node(row, self.gpus, self.seconds, self.seed), self.seconds)
 
+    def truth_between(self, start_s: float, end_s: float) -> dict[str, Any]:
+        """The truth of a stretch of the trace, as the header has that of the whole; a GPU that is gone by then: no_data."""
+        if not 0 <= start_s < end_s <= self.seconds:
+            raise ValueError(f"{start_s} to {end_s} s: a stretch within 0 to {self.seconds} s is needed")
+        return _truth(scenario(self.name), self.gpus, self.seconds, self.seed, start_s, end_s)
+
 
 def simulate(name: str, seconds: float | None = None, seed: int = 0, gpus: int = 8) -> Simulation:
     """A scenario with its truth. KeyError: no such scenario; ValueError: a length or a number of GPUs that cannot be."""
@@ -60,7 +66,7 @@ def simulate(name: str, seconds: float | None = None, seed: int = 0, gpus: int =
         raise ValueError(f"seed is {seed}: 0 or more is needed")
     node = _node(row, gpus, length_s, seed)
     jobs = {f"GPU-{g}": crew.name for crew in node.timeline.crews for g in crew.gpus} if row.other_job else {}
-    inventory = _inventory(node, STARTED_UNIX_S, jobs, _truth(row, gpus, length_s, seed))
+    inventory = _inventory(node, STARTED_UNIX_S, jobs, _truth(row, gpus, length_s, seed, 0.0, length_s))
     return Simulation(name, length_s, seed, gpus, inventory)
 
 
@@ -141,31 +147,34 @@ def _events(node: SimulatedNode, end_s: float) -> Iterator[Event]:
 
 # The truth
 
+_SHARES = ("health", "exposed", "communication", "stall", "wait")
 
-def _truth(row: Scenario, gpus: int, seconds: float, seed: int) -> dict[str, Any]:
-    """What the sensors of a trace look at: shares of running time per GPU, from the intervals themselves."""
+
+def _truth(row: Scenario, gpus: int, seconds: float, seed: int, start_s: float, end_s: float) -> dict[str, Any]:
+    """What the sensors look at from start_s to end_s: shares of running time per GPU, from the intervals themselves."""
     node = _node(row, gpus, seconds, seed)
-    ends_s = [min(seconds, node.gpu_fault_s) if g == node.lost_gpu else seconds for g in range(gpus)]
-    at_start: list[Array] = []
-    at_end: list[Array] = [np.empty(0)] * gpus
+    there_s = [max(start_s, min(end_s, node.gpu_fault_s)) if g == node.lost_gpu else end_s for g in range(gpus)]
+    totals: dict[float, list[Array]] = {}
     durations_s: dict[str, list[float]] = {crew.name: [] for crew in node.timeline.crews}
-    for k in range(math.ceil(seconds / _CHUNK_S)):
-        until_s = min((k + 1) * _CHUNK_S, seconds)
-        node.timeline.advance(until_s + _AHEAD_S)
-        if k == 0:
-            at_start = [wave.totals(0.0) for wave in node.timeline.waves]
-        for g, wave in enumerate(node.timeline.waves):
-            if until_s - _CHUNK_S < ends_s[g] <= until_s:
-                at_end[g] = wave.totals(ends_s[g])
-        for crew in node.timeline.crews:
-            durations_s[crew.name] += crew.durations_s
+    reached_s = 0.0
+    for mark_s in sorted({start_s, *there_s}):
+        while reached_s < mark_s or reached_s == 0.0:
+            reached_s = min(reached_s + _CHUNK_S, end_s)
+            node.timeline.advance(reached_s + _AHEAD_S)
+            for crew in node.timeline.crews if reached_s > start_s else ():
+                durations_s[crew.name] += crew.durations_s
+        totals[mark_s] = [wave.totals(mark_s) for wave in node.timeline.waves]
     gpu_truth: dict[str, dict[str, Any]] = {}
     for crew in node.timeline.crews:
         period_s = round(median(durations_s[crew.name]), 6) if durations_s[crew.name] else None
         for g in crew.gpus:
-            verdict = verdict_of((at_end[g] - at_start[g]) / ends_s[g], shared=row.other_job is not None)
+            if there_s[g] <= start_s:
+                gpu_truth[f"GPU-{g}"] = {**dict.fromkeys(_SHARES), "state": "no_data", "step_period_s": None}
+                continue
+            means = (totals[there_s[g]][g] - totals[start_s][g]) / (there_s[g] - start_s)
+            verdict = verdict_of(means, shared=row.other_job is not None)
             gpu_truth[f"GPU-{g}"] = {**verdict, "step_period_s": None if verdict["state"] == "idle" else period_s}
-    return {"scenario": row.name, "seed": seed, "start_s": 0.0, "end_s": seconds, **gpu_truth["GPU-0"], "gpus": gpu_truth}
+    return {"scenario": row.name, "seed": seed, "start_s": start_s, "end_s": end_s, **gpu_truth["GPU-0"], "gpus": gpu_truth}
 
 
 def verdict_of(means: Array, shared: bool = False) -> dict[str, Any]:
@@ -175,7 +184,7 @@ def verdict_of(means: Array, shared: bool = False) -> dict[str, Any]:
     """
     running = float(means[Column.RUNNING])
     if running < .05:
-        return dict.fromkeys(("health", "exposed", "communication", "stall", "wait"), None) | {"state": "idle"}
+        return {**dict.fromkeys(_SHARES), "state": "idle"}
     communication, exposed, stall, wait = (
         round(float(means[column]) / running, 6) for column in (Column.COMMUNICATION, Column.EXPOSED, Column.STALL, Column.WAIT)
     )
