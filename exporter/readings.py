@@ -146,11 +146,11 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
         t, power, busy = power_of(series, gpu, start_s, end_s)
         sensor = sensors[gpu.id]
         poll_s = rates.poll_interval(t)
+        age_s = alignment.reading_ages(t, power, poll_s, sensor.refresh_s)
         if alignment.polled_fast(poll_s, sensor.refresh_s):
             kept = alignment.fresh(t, power, sensor.refresh_s)
-            t, power, busy = t[kept], power[kept], busy[kept]
+            t, power, busy, age_s = t[kept], power[kept], busy[kept], age_s[kept]
         step_s[g] = rates.poll_interval(t)
-        age_s = alignment.reading_age(poll_s, sensor.refresh_s)
         begin, end, length_s, every_s = _fine_grid([f for of_path in mine.values() for f in of_path])
         fine_step_s[g], fine_length_s[g] = every_s, length_s
         for key, row in (("t", t), ("power", power), ("utilization", busy), ("fine_t", (begin + end) / 2)):
@@ -181,7 +181,7 @@ def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:
     return fastest.t[first], fastest.t[last], polls * fastest.interval_s, fastest.interval_s
 
 
-def _beside(flow: Flow, t: Array, age_s: float, window_s: float) -> Array:
+def _beside(flow: Flow, t: Array, age_s: Array, window_s: float) -> Array:
     begin, end = alignment.intervals(t, age_s, window_s, max(window_s, flow.interval_s))
     return rates.rate_between(flow.t, flow.done, flow.unknown, begin, end)
 
