@@ -219,8 +219,7 @@ def test_a_stuck_device_costs_only_itself_and_is_taken_up_again(machines: Callab
         machine.run(0.5)
         for healthy in ("rdma/a", "rdma/c"):
             times = [r.t_s for r in machine.records(healthy)]
-            gaps = [b - a for a, b in itertools.pairwise(times)]
-            assert sum(gap > 0.06 for gap in gaps) <= 3  # once, when the thread was left behind; the rest is the host's
+            assert max(b - a for a, b in itertools.pairwise(times)) < 0.8  # the hang lasts for more than 1.5 s
             assert len(times) > 40
         assert len(machine.records("rdma/b")) == before == 4
         (touch,) = [t for t in machine.page.touched() if t.id == "b"]
