@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporter import announcements
-from exporter.announcements import Touch
+from exporter.announcements import Announcements, Touch
 from exporter.model import Inventory, Quarantine, Record, SourceStatus
 from exporter.wire import Decoder
 
@@ -29,34 +29,22 @@ ReaderEvent = Record | Inventory | SourceStatus | Quarantine
 
 
 class Child:
-    """A reader process. Started by the main thread only: the kernel ends it when the thread that started it ends."""
+    """A reader process; `start_child` makes one."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], decoder: Decoder, now_mono_s: float) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a reader is started by the main thread, which lives as long as the exporter")
-        self.started_mono_s = now_mono_s
+    def __init__(
+        self, process: subprocess.Popen[bytes], fd: int, page: Announcements, decoder: Decoder, started_mono_s: float
+    ) -> None:
+        self.fd = fd  # what it writes its frames to, the reading end; -1 once closed
+        self.started_mono_s = started_mono_s
         self.quarantined: dict[tuple[str, str], str] = {}  # by the reader itself
         self.has_spoken = False  # whether its first inventory has come
         self.asked_to_end_s: float | None = None
         self.exit_code: int | None = None
         self.cpu_s = 0.0
         self.broken = False  # wrote frames that make no sense
+        self._process = process
+        self._page = page
         self._decoder = decoder
-        self._page, page_fd = announcements.create()
-        self.fd, frames_fd = os.pipe()
-        os.set_blocking(self.fd, False)
-        with suppress(OSError):  # more than an unprivileged process may have
-            fcntl.fcntl(self.fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "exporter.reader", name, json.dumps(settings), "--frames-fd", str(frames_fd),
-                 "--page-fd", str(page_fd), "--parent", str(os.getpid())],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(frames_fd, page_fd), start_new_session=True,
-                bufsize=0,
-            )
-        finally:
-            os.close(frames_fd)
-            os.close(page_fd)
 
     @property
     def pid(self) -> int:
@@ -143,6 +131,27 @@ class Child:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def start_child(name: str, settings: Mapping[str, Any], decoder: Decoder, now_mono_s: float) -> Child:
+    """Start a reader. By the main thread only: the kernel ends the reader when the thread that started it ends."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("a reader is started by the main thread, which lives as long as the exporter")
+    page, page_fd = announcements.create()
+    fd, frames_fd = os.pipe()
+    os.set_blocking(fd, False)
+    with suppress(OSError):  # more than an unprivileged process may have
+        fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE_BYTES)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "exporter.reader", name, json.dumps(settings), "--frames-fd", str(frames_fd),
+             "--page-fd", str(page_fd), "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(frames_fd, page_fd), start_new_session=True, bufsize=0,
+        )  # fmt: skip
+    finally:
+        os.close(frames_fd)
+        os.close(page_fd)
+    return Child(process, fd, page, decoder, now_mono_s)
 
 
 def keep_skipped(inventory: Inventory, before: Inventory | None, skip: Sequence[str]) -> Inventory:

@@ -19,7 +19,7 @@ from typing import Any
 
 from exporter.announcements import Touch
 from exporter.model import Inventory, Quarantine, SourceStatus
-from exporter.supervisor_child import Child, ReaderEvent, keep_skipped
+from exporter.supervisor_child import Child, ReaderEvent, keep_skipped, start_child
 from exporter.wire import Decoder
 
 HANG_S = 2.0
@@ -144,7 +144,7 @@ class Reader:
     def _start(self, now_s: float) -> None:
         self._start_at_s = now_s  # a restart needs no other reason than that there is no process
         settings = {**self.spec.settings, "skip": sorted({*self.spec.settings.get("skip", ()), *self._skips})}
-        self.child = Child(self.spec.name, settings, self._new_decoder(), now_s)
+        self.child = start_child(self.spec.name, settings, self._new_decoder(), now_s)
         self.restarts += self._starts > 0
         self._starts += 1
 

@@ -17,8 +17,9 @@ def name_of(path: Path) -> str:
 
 MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 SIGNALS = " ".join(m for m in MODULES if m.startswith("signals/"))
-DEVICES = ("sources/nvml sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_pci sources/nvml_power "
-           "sources/gpm sources/net sources/rdma sources/rdma_drivers sources/rdma_ports sources/nic sources/host "
+DEVICES = ("sources/nvml sources/nvml_binding sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_links "
+           "sources/nvml_pci sources/nvml_power sources/gpm "
+           "sources/net sources/rdma sources/rdma_drivers sources/rdma_ports sources/nic sources/host "
            "sources/files sources/sysfs")  # fmt: skip
 SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
               "sources/jobs sources/job_levels")  # fmt: skip
@@ -56,7 +57,7 @@ RULES = {
 
 # Third-party packages and the only modules through which they come in.
 DOORS = {
-    "pynvml": "sources/nvml sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_power sources/gpm",
+    "pynvml": "sources/nvml_binding",
     "psutil": "processes",
     "prometheus_client": "collector",
     "yaml": "config",

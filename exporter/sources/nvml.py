@@ -1,7 +1,7 @@
-"""The door to NVML: loads the library through its Python binding, opens the GPUs, hands out their lanes.
+"""NVML: opens the GPUs and hands out their lanes.
 
-`reader.py` calls open_gpu and close_gpu, always from one thread; `doctor.py` may too. pynvml is imported here and nowhere
-else, and only when GPUs are opened: a host without driver or library is told apart by a reason, never by an exception.
+`reader.py` calls open_gpu and close_gpu, always from one thread; `doctor.py` may too. The library is loaded when GPUs are
+opened and not before: a host without driver or library is told apart by a reason, never by an exception.
 The library is initialised once and again only after it said that it must be (repeated cycles have ended in hangs,
 NVIDIA/go-nvml#152); handles of an earlier initialisation are thrown away, never used.
 """
@@ -9,8 +9,6 @@ NVIDIA/go-nvml#152); handles of an earlier initialisation are thrown away, never
 from __future__ import annotations
 
 import ctypes
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,9 +28,10 @@ from exporter.sources import (
     unannounced,
 )
 from exporter.sources.gpm import GpmLane, gpm_supported
+from exporter.sources.nvml_binding import Library, LoadError
 from exporter.sources.nvml_calls import OK, PERMANENT, ask, ask_u32, meaning, probe_fields
 from exporter.sources.nvml_events import XidLane, XidWatch
-from exporter.sources.nvml_lanes import FastLane, SlowLane
+from exporter.sources.nvml_lanes import open_fast_lane, open_slow_lane
 from exporter.sources.nvml_pci import count_pci_gpus, locate, sysfs_bus_id
 from exporter.sources.nvml_power import (
     POWER_CURRENT_LIMIT,
@@ -51,51 +50,6 @@ _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 SLOW_INTERVAL_S = 1.0
 _TEXT_BYTES = 96
 _INIT_NO_FLAGS = 0
-
-
-class LoadError(Exception):
-    """The binding or the library cannot be loaded; the message is a reason in snake case, `detail` names the culprit."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.detail = detail
-
-
-class Library:
-    """libnvidia-ml.so.1, loaded as pynvml loads it; functions are looked up through the binding."""
-
-    def __init__(self, path: str | None) -> None:
-        self._binding = _import_binding()
-        if path is not None and self._binding.nvmlLib is None:
-            try:
-                self._binding.nvmlLib = ctypes.CDLL(path)
-            except OSError as error:
-                raise LoadError("library_not_found", str(error)) from error
-        try:
-            self._binding._LoadNvmlLibrary()
-        except self._binding.NVMLError as error:
-            raise LoadError("library_not_found", "libnvidia-ml.so.1") from error
-
-    def function(self, name: str) -> Callable[..., int] | None:
-        """The pointer to a function; None where this library has none of that name."""
-        try:
-            return self._binding._nvmlGetFunctionPointer(name)  # type: ignore[no-any-return]
-        except self._binding.NVMLError:
-            return None
-
-
-def _import_binding() -> Any:
-    """The module pynvml of nvidia-ml-py. An older package of the same name may shadow it, and lacks what we need."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the PyPI package "pynvml" announces its end with a FutureWarning
-            import pynvml
-    except ImportError as error:
-        raise LoadError("binding_not_installed", "nvidia-ml-py") from error
-    if not hasattr(pynvml, "_nvmlGetFunctionPointer") or not hasattr(pynvml, "_LoadNvmlLibrary"):
-        raise LoadError("foreign_pynvml_package", str(getattr(pynvml, "__file__", pynvml)))
-    return pynvml
 
 
 @dataclass(slots=True)
@@ -207,12 +161,11 @@ class Session:
             (module_limit,) = probe_fields(library, handle, ((POWER_CURRENT_LIMIT, SCOPE_MODULE),))
             gate, slow_gate = PowerGate(module_limit * 1e-3 if module_limit else None), PowerGate(None)
         interval_s = 1.0 / settings.gpu_hertz
-        utilization = (ctypes.c_uint * 2)()
-        with_utilization = not mig and ask(library, "nvmlDeviceGetUtilizationRates", handle, utilization) not in PERMANENT
         lanes: list[Lane] = [
-            FastLane(library, handle, device_id, interval_s=interval_s, clock=self._clock, power=power, gate=gate,
-                     with_utilization=with_utilization),
-            SlowLane(library, handle, device_id, interval_s=SLOW_INTERVAL_S, gate=slow_gate),
+            open_fast_lane(
+                library, handle, device_id, interval_s=interval_s, clock=self._clock, power=power, gate=gate, mig=mig
+            ),
+            open_slow_lane(library, handle, device_id, interval_s=SLOW_INTERVAL_S, gate=slow_gate),
         ]
         lanes = [lane for lane in lanes if lane.source.channels]
         if not mig and gpm_supported(library, handle):

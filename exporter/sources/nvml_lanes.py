@@ -26,6 +26,7 @@ from exporter.sources.nvml_calls import (
     ask,
     probe_fields,
 )
+from exporter.sources.nvml_links import NvLink, find_nvlink
 from exporter.sources.nvml_power import TOTAL_ENERGY, EnergyMeter, PowerGate, PowerSource
 
 # Why a reading was not given; the counters of the kind "nvml" have these and no others.
@@ -34,8 +35,6 @@ REASONS = (
     "unsupported", "no_permission", "transient", "gpu_lost", "library",
 )
 
-NVLINK_LINK_COUNT, NVLINK_DATA_TX, NVLINK_DATA_RX, NVLINK_XMIT_BYTES, NVLINK_RCV_BYTES = 91, 138, 139, 202, 204
-ALL_LINKS = 0xFFFFFFFF
 THROTTLE_FIELDS = ((74, "power_cap"), (75, "sw_thermal"), (76, "sync_boost"))  # NVML_FI_DEV_PERF_POLICY_*, ns
 CLOCK_SM, TEMPERATURE_GPU = 1, 0
 TEMPERATURE_V1 = 0x0100000C  # version of nvmlTemperature_v1_t: sensor, value
@@ -72,51 +71,22 @@ class _Lane:
         return NAN
 
 
-class NvLink:
-    """Where the bytes of all links together stand: one field for all (up to NVLink 4, KiB), or one per link (bytes)."""
-
-    def __init__(self, entries: tuple[tuple[int, int], ...], transmit: int, bytes_per_unit: float) -> None:
-        self.entries = entries  # transmit first, then receive
-        self.transmit = transmit  # how many of them
-        self.bytes_per_unit = bytes_per_unit
-
-
-def find_nvlink(calls: Calls, handle: ctypes.c_void_p) -> NvLink | None:
-    """Fields 138 and 139 with the scope of all links, else 202 and 204 of each link that answers; None without NVLink."""
-    both = ((NVLINK_DATA_TX, ALL_LINKS), (NVLINK_DATA_RX, ALL_LINKS))
-    count, *sums = probe_fields(calls, handle, ((NVLINK_LINK_COUNT, 0), *both))
-    if None not in sums:
-        return NvLink(both, 1, 1024.0)
-    links = range(min(64, int(count or 0)))
-    if not links:
-        return None
-    sent = tuple((NVLINK_XMIT_BYTES, link) for link in links)
-    received = tuple((NVLINK_RCV_BYTES, link) for link in links)
-    answers = probe_fields(calls, handle, sent + received)
-    live = [i for i in links if answers[i] is not None and answers[len(links) + i] is not None]
-    if not live:
-        return None
-    return NvLink(tuple(sent[i] for i in live) + tuple(received[i] for i in live), len(live), 1.0)
-
-
 class FastLane(_Lane):
     """Power, energy, utilisation and NVLink bytes of one GPU, every tick: one field batch and one or two calls."""
 
     def __init__(
         self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock,
-        power: PowerSource | None, gate: PowerGate, with_utilization: bool,
+        power: PowerSource | None, gate: PowerGate, nvlink: NvLink | None, with_energy: bool, with_utilization: bool,
     ) -> None:
         super().__init__(calls, handle, device_id)
         self._clock = clock
         self._gate = gate
-        nvlink = find_nvlink(calls, handle)
-        (energy,) = probe_fields(calls, handle, ((TOTAL_ENERGY, 0),))
         entries: list[tuple[int, int]] = []
         reads: list[tuple[str, Callable[[], float]]] = []
 
         if power is not None:
             reads.append(("power_watts", self._power_reading(power, entries)))
-        if energy:  # a counter that stands at 0 on a live board is a vGPU's way of saying no
+        if with_energy:
             at = len(entries)
             entries.append((TOTAL_ENERGY, 0))
             reads.append(("energy_joules_total", lambda: self._joules(at)))
@@ -207,50 +177,43 @@ class FastLane(_Lane):
         return total * bytes_per_unit
 
 
-class SlowLane(_Lane):
-    """Temperature, SM clock, limit in force and time throttled of one GPU, once a second. Keeps the power gate's bound."""
+def open_fast_lane(
+    calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock, power: PowerSource | None,
+    gate: PowerGate, mig: bool,
+) -> FastLane:
+    """Ask the board what it answers, and make the lane that reads just that."""
+    (energy,) = probe_fields(calls, handle, ((TOTAL_ENERGY, 0),))
+    memory = (ctypes.c_uint * 2)()
+    return FastLane(
+        calls, handle, device_id, interval_s=interval_s, clock=clock, power=power, gate=gate,
+        nvlink=find_nvlink(calls, handle),
+        with_energy=bool(energy),  # a counter that stands at 0 on a live board is a vGPU's way of saying no
+        with_utilization=not mig and ask(calls, "nvmlDeviceGetUtilizationRates", handle, memory) not in PERMANENT,
+    )  # fmt: skip
 
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gate: PowerGate) -> None:
-        super().__init__(calls, handle, device_id)
+
+class Gauges:
+    """The slow readings that take a call each; every method returns the code of its call and the value, or NaN."""
+
+    def __init__(self, calls: Calls, handle: ctypes.c_void_p, gate: PowerGate) -> None:
+        self._calls = calls
+        self._handle = handle
         self._gate = gate
-        answers = probe_fields(calls, handle, tuple((field, 0) for field, _ in THROTTLE_FIELDS))
-        throttle = [pair for pair, answer in zip(THROTTLE_FIELDS, answers, strict=True) if answer is not None]
-        self._batch = FieldBatch(calls, [(field, 0) for field, _ in throttle])
         self._number = ctypes.c_uint()
         self._temperature = (ctypes.c_uint * 3)(TEMPERATURE_V1, TEMPERATURE_GPU, 0)
-        single: tuple[tuple[str, Callable[[], tuple[int, float]]], ...] = (
-            ("power_limit_watts", self._read_limit),
-            ("temperature_celsius", self._read_temperature),
-            ("sm_clock_hertz", self._read_clock),
-        )
-        answered = [(key, read) for key, read in single if read()[0] not in PERMANENT]
-        self._single = tuple(read for _, read in answered)
-        keys = [key for key, _ in answered] + [f"throttled_seconds_total/{reason}" for _, reason in throttle]
-        self.source = Source(f"nvml/{device_id}/slow", tuple(f"{device_id}/{key}" for key in keys), interval_s)
-
-    def read(self) -> Sequence[float]:
-        """All channels; NaN for what was not read."""
-        self._failures.check(self._batch.read(self._handle))
-        values = []
-        for read in self._single:
-            code, value = read()
-            if code != OK:
-                self._failures.entry(code)
-            values.append(value)
-        values.extend(self._counter(self._batch, i) * 1e-9 for i in range(len(self._batch.codes)))
-        return values
 
     def _ask(self, name: str, *arguments: int) -> tuple[int, float]:
         code = ask(self._calls, name, self._handle, *arguments, ctypes.byref(self._number))
         return code, float(self._number.value) if code == OK else NAN
 
-    def _read_limit(self) -> tuple[int, float]:
+    def limit(self) -> tuple[int, float]:
+        """nvmlDeviceGetEnforcedPowerLimit [W]; the gate goes by it from now on."""
         code, milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
         if code == OK:
             self._gate.set_limit(milliwatts * 1e-3)
         return code, milliwatts * 1e-3
 
-    def _read_temperature(self) -> tuple[int, float]:
+    def temperature(self) -> tuple[int, float]:
         """nvmlDeviceGetTemperature, deprecated since R575 and still exported; its successor where it is not."""
         code, celsius = self._ask("nvmlDeviceGetTemperature", TEMPERATURE_GPU)
         if code in PERMANENT:
@@ -258,6 +221,52 @@ class SlowLane(_Lane):
             celsius = float(ctypes.c_int(self._temperature[2]).value) if code == OK else NAN
         return code, celsius
 
-    def _read_clock(self) -> tuple[int, float]:
+    def clock(self) -> tuple[int, float]:
+        """nvmlDeviceGetClockInfo of the SMs [Hz]."""
         code, megahertz = self._ask("nvmlDeviceGetClockInfo", CLOCK_SM)
         return code, megahertz * 1e6
+
+
+_GAUGES: tuple[tuple[str, Callable[[Gauges], tuple[int, float]]], ...] = (
+    ("power_limit_watts", Gauges.limit),
+    ("temperature_celsius", Gauges.temperature),
+    ("sm_clock_hertz", Gauges.clock),
+)
+
+
+class SlowLane(_Lane):
+    """Temperature, SM clock, limit in force and time throttled of one GPU, once a second. Keeps the power gate's bound."""
+
+    def __init__(
+        self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gauges: Gauges,
+        answered: Sequence[tuple[str, Callable[[Gauges], tuple[int, float]]]], throttle: Sequence[tuple[int, str]],
+    ) -> None:
+        super().__init__(calls, handle, device_id)
+        self._gauges = gauges
+        self._answered = tuple(read for _, read in answered)
+        self._batch = FieldBatch(calls, [(field, 0) for field, _ in throttle])
+        keys = [key for key, _ in answered] + [f"throttled_seconds_total/{reason}" for _, reason in throttle]
+        self.source = Source(f"nvml/{device_id}/slow", tuple(f"{device_id}/{key}" for key in keys), interval_s)
+
+    def read(self) -> Sequence[float]:
+        """All channels; NaN for what was not read."""
+        self._failures.check(self._batch.read(self._handle))
+        values = []
+        for read in self._answered:
+            code, value = read(self._gauges)
+            if code != OK:
+                self._failures.entry(code)
+            values.append(value)
+        values.extend(self._counter(self._batch, i) * 1e-9 for i in range(len(self._batch.codes)))
+        return values
+
+
+def open_slow_lane(calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gate: PowerGate) -> SlowLane:
+    """Ask the board what it answers, and make the lane that reads just that."""
+    answers = probe_fields(calls, handle, tuple((field, 0) for field, _ in THROTTLE_FIELDS))
+    gauges = Gauges(calls, handle, gate)
+    return SlowLane(
+        calls, handle, device_id, interval_s=interval_s, gauges=gauges,
+        answered=[(key, read) for key, read in _GAUGES if read(gauges)[0] not in PERMANENT],
+        throttle=[pair for pair, answer in zip(THROTTLE_FIELDS, answers, strict=True) if answer is not None],
+    )  # fmt: skip
