@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Protocol
 
 from exporter.clock import Clock
-from exporter.collector import Exposition
+from exporter.collector import Exposition, Form
 from exporter.history import History
 from exporter.model import ANALYSIS_DURATION_BOUNDS_S, Event, Inventory, OneLineError, Quarantine, Snapshot
 from exporter.processes import Processes
@@ -23,6 +23,8 @@ from exporter.session import Session
 log = logging.getLogger(__name__)
 
 
+# A form of /metrics that was asked for within this time is made with every snapshot, so that a scrape copies memory.
+_ASKED_LATELY_S = 130.0  # two scrapes a minute apart, with room
 LONGEST_START_S = 15.0  # by then a device that is required has been found, or is missing
 
 
@@ -99,6 +101,7 @@ class Daemon:
         self._analysis_buckets = [0] * (len(ANALYSIS_DURATION_BOUNDS_S) + 1)
         self._analysis_sum_s = 0.0
         self._sources_down: dict[str, str | None] = {}
+        self._forms: dict[Form, float] = {}  # and when they were last asked for
         self.exposition: Exposition | None = None
 
     @property
@@ -193,8 +196,13 @@ class Daemon:
             nvml_gpus=nvml_gpus,
         )
         self._tell_changes(snapshot)
-        exposition = Exposition.render(snapshot)
-        self.exposition = exposition
+        self.exposition = Exposition.render(snapshot, self._forms_wanted(now_s))
+
+    def _forms_wanted(self, now_s: float) -> list[Form]:
+        """The forms that somebody has asked for lately."""
+        if self.exposition is not None:
+            self._forms.update(dict.fromkeys(self.exposition.asked(), now_s))
+        return [form for form, asked_s in self._forms.items() if now_s - asked_s <= _ASKED_LATELY_S]
 
     def _tell_changes(self, snapshot: Snapshot) -> None:
         """One line per change of a source, not one per second."""

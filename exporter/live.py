@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 # How long events are kept back so that the first inventory is whole; a reader that hangs at its start must not stop the other.
 _START_TOGETHER_S = 5.0
 _STOP_S = 3.0
+_LOOK_S = 0.1  # between two looks at the readers
 
 
 def reader_specs(config: Config) -> tuple[ReaderSpec, ...]:
@@ -68,9 +69,8 @@ class LiveFeed:
 
     def poll(self, until_s: float) -> list[Event]:
         """Events of the readers; inventories of all readers merged into one."""
-        timeout_s = min(0.25, max(0.0, until_s - self.now_s()))
         events: list[Event] = []
-        for name, event in self._supervisor.poll(timeout_s):
+        for name, event in self._supervisor.poll(min(_LOOK_S, max(0.0, until_s - self.now_s()))):
             if isinstance(event, Inventory):
                 self._parts[name] = event
                 events.append(self.inventory())

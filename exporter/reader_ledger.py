@@ -25,6 +25,7 @@ class Ledger:
         self._devices: dict[str, Device] = {}
         self._extra: Mapping[str, Any] = {}
         self._told: tuple[tuple[Device, ...], tuple[Source, ...], dict[str, Any]] | None = None
+        self._sources: dict[str, Source] = {}  # those told, by name
         self._down: dict[str, SourceStatus] = {}
         self.lost: dict[str, str] = {}  # device id -> reason
 
@@ -61,13 +62,15 @@ class Ledger:
 
     def knows(self, source: Source) -> bool:
         """Whether a source is in the inventory in force."""
-        return self._told is not None and source in self._told[1]
+        told = self._sources.get(source.name)
+        return told is source or told == source
 
     def inventory(self, sources: Sequence[Source]) -> None:
         """Send what there is to read, where it is not what was sent last."""
         inventory = (tuple(self._devices.values()), tuple(sources), dict(self._extra))
         if inventory != self._told:
             self._told = inventory
+            self._sources = {source.name: source for source in sources}
             self._outlet.send_inventory(*inventory, self._clock.mono_s())
 
     def down(self, statuses: Iterable[SourceStatus]) -> None:

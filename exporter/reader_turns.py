@@ -37,6 +37,7 @@ class Turn:
         passed = math.floor((now_mono_s - phase_mono_s) / self.interval_s)
         self._start_s = phase_mono_s + passed * self.interval_s
         self._k = 0
+        self.due_mono_s = self._start_s  # the deadline that comes next (or has passed)
         self._durations_s: deque[float] = deque(maxlen=_READS)
         self._errors_before: dict[str, int] = {}
         self._told: SourceStatus | None = None
@@ -47,16 +48,12 @@ class Turn:
         assert interval_s is not None
         return interval_s
 
-    @property
-    def due_mono_s(self) -> float:
-        """The deadline that comes next (or has passed)."""
-        return self._start_s + self._k * self.interval_s
-
     def take(self, now_mono_s: float) -> None:
         """The deadline is being met now; the next one is the first after now, in the phase of the start."""
         passed = math.floor((now_mono_s - self._start_s) / self.interval_s + 1e-9)
         self.missed_ticks += max(0, passed - self._k)
         self._k = max(passed, self._k) + 1
+        self.due_mono_s = self._start_s + self._k * self.interval_s
 
     def read_took(self, duration_s: float) -> None:
         """A read came back after this long: back off, or come closer again."""
@@ -75,6 +72,7 @@ class Turn:
         self._start_s = self.due_mono_s - self.interval_s
         self._k = 1
         self.interval_s = interval_s
+        self.due_mono_s = self._start_s + self.interval_s
         self._durations_s.clear()
 
     def replace_lane(self, lane: Lane) -> None:

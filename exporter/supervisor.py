@@ -6,7 +6,6 @@ reader's life looks like stands in `supervisor_reader.py`.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -41,16 +40,12 @@ class Supervisor:
         """Start all readers."""
         self.tick()
 
-    def fds(self) -> list[int]:
-        """The pipes that have something to say: for a main loop that waits for more than the readers."""
-        return [r.child.fd for r in self._readers.values() if r.child is not None and r.child.fd >= 0]
-
     def poll(self, timeout_s: float) -> list[tuple[str, Event]]:
-        """Wait for frames, at most so long, then do what `tick` does. At least four times a second."""
-        waiting = select.poll()
-        for fd in self.fds():
-            waiting.register(fd, select.POLLIN)
-        waiting.poll(max(0.0, timeout_s) * 1e3)
+        """Wait so long, then do what `tick` does. At least four times a second.
+
+        Frames wait in their pipes meanwhile: to wake up for each of them costs several times what reading them does.
+        """
+        self._clock.sleep_until(self._clock.mono_s() + timeout_s)
         return self.tick()
 
     def tick(self) -> list[tuple[str, Event]]:

@@ -453,7 +453,7 @@ int nvmlEventSetWait_v2(void *set, event_t *event, u32 timeout_ms) {
                     event->gi = event->ci = UINT_MAX;
                     return OK;
                 }
-        rest(0.01);
+        rest(0.05);
     } while (mono() < until);
     return TIMEOUT;
 }
