@@ -49,7 +49,7 @@ class Analyzer:
 
         Windows of 300 s and more are evaluated each fifth second; in between the last answer stands.
         """
-        self._meet(inventory)
+        self._meet(inventory, t_s)
         self._learn(series, inventory, t_s)
         second = round(t_s)
         gpus = inventory.of_kind("gpu")
@@ -65,7 +65,8 @@ class Analyzer:
         for window_s in due:
             self._last.update(((a.gpu_id, window_s), a) for a in verdicts[window_s])
         self._book(readings, idle_s, shares[verdict_s], [a.state for a in verdicts[verdict_s]], second)
-        self._remember(readings, idle_s, shares[min(shares)], t_s)
+        shortest_s = min(shares)
+        self._remember(readings, idle_s, shares[shortest_s], t_s, shortest_s)
         return tuple(self._last[gpu.id, w] for gpu in gpus for w in self._windows_s)
 
     def evaluate(
@@ -92,7 +93,7 @@ class Analyzer:
         seen = {d: c.refresh_s for d, c in self._counters.items() if c.refresh_s > 0}
         return (*power, *(SensorRefresh(kinds.get(d, "gpu"), d, "bytes", s) for d, s in seen.items()))
 
-    def _meet(self, inventory: Inventory) -> None:
+    def _meet(self, inventory: Inventory, t_s: float) -> None:
         """Memories for the GPUs that are there; a new board, power source or job starts anew."""
         self._inventory = inventory
         gpus = inventory.of_kind("gpu")
@@ -104,10 +105,7 @@ class Analyzer:
                 if before is not None and self._identities[gpu.id][0] == identity[0]:
                     self._memories[gpu.id].phases = before.phases  # the same board: its time goes on
                 self._identities[gpu.id] = identity
-            memory, job = self._memories[gpu.id], inventory.jobs.get(gpu.id)
-            if memory.job != job:
-                memory.level.clear()
-                memory.job = job
+            self._memories[gpu.id].meet_job(inventory.jobs.get(gpu.id), t_s)
         here = {gpu.id for gpu in gpus}
         for gone in self._memories.keys() - here:
             del self._memories[gone], self._identities[gone]
@@ -157,16 +155,14 @@ class Analyzer:
             for g, gpu in enumerate(readings.gpus)
         ]
 
-    def _remember(self, readings: Readings, idle_s: Array, shares: Shares, t_s: float) -> None:
+    def _remember(self, readings: Readings, idle_s: Array, shares: Shares, t_s: float, window_s: float) -> None:
         """The compute level of the job, forgotten when the GPU has been idle for 15 s; that of the board, kept."""
         for g, gpu in enumerate(readings.gpus):
             memory = self._memories[gpu.id]
             if idle_s.shape[-1] and idle_s[g, -1] >= IDLE_RUN_S:
                 memory.level.clear()
             elif shares.covered_s[g] >= 5.0:
-                watts = float(shares.compute_watts[g])
-                memory.level.add(t_s, watts)
-                memory.board_watts = float(np.fmax(memory.board_watts, watts))
+                memory.learn_level(t_s, window_s, float(shares.compute_watts[g]))
 
     def _book(self, readings: Readings, idle_s: Array, shares: Shares, states: list[str], second: int) -> None:
         """Add the seconds that lie 16 s back to the phases; seconds that nobody looked at are unknown."""

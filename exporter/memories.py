@@ -60,10 +60,23 @@ class GpuMemory:
     level: Peak = field(default_factory=lambda: Peak(LEVEL_LIFE_S))  # of the job
     board_watts: float = math.nan  # highest compute level ever seen on the board
     job: str | None = None
+    job_since_s: float = -math.inf
     refresh_s: float = math.nan  # measured
     repeats: float = math.nan
     transitions: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_TRANSITIONS))
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    def meet_job(self, job: str | None, t_s: float) -> None:
+        """Another job than before starts without the compute level of the one before."""
+        if job != self.job:
+            self.level.clear()
+            self.job, self.job_since_s = job, t_s
+
+    def learn_level(self, t_s: float, window_s: float, watts: float) -> None:
+        """The compute level of a window, if all of it belongs to the present job."""
+        if t_s - self.job_since_s >= window_s:
+            self.level.add(t_s, watts)
+            self.board_watts = float(np.fmax(self.board_watts, watts))
 
     def learn_sensor(self, t: Array, power: Array, refresh_s: float | None) -> None:
         """Measure the refresh, and run the self-test on the latest readings of power."""

@@ -182,7 +182,7 @@ def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:
 
 
 def _beside(flow: Flow, t: Array, age_s: Array, window_s: float) -> Array:
-    begin, end = alignment.intervals(t, age_s, window_s, max(window_s, flow.interval_s))
+    begin, end = alignment.intervals(t, age_s, window_s, max(window_s, flow.interval_s, rates.FINE_S))
     return rates.rate_between(flow.t, flow.done, flow.unknown, begin, end)
 
 

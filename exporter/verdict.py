@@ -110,7 +110,7 @@ def _blind(g: int, shares: Shares, sensor: Sensor, gpu: Device) -> str:
     rhythm = f"rhythms below {observability.RESOLUTION_WINDOWS * sensor.window_s:g} s cannot be seen"
     if shares.modulated[g] or sensor.window_s >= observability.SLOW_WINDOW_S:
         return f"power sensor averages over {window}: {rhythm}"
-    power, limit = float(shares.power_high[g]), gpu.power_limit_watts or math.nan
+    power, limit = float(shares.power_band[1][g]), gpu.power_limit_watts or math.nan
     return f"power and traffic are flat at {power:.0f} W, below half of the limit of {limit:.0f} W: may be a fast alternation"
 
 
@@ -122,7 +122,8 @@ def _bounds(g: int, shares: Shares, gpu: Device, resolved: bool) -> tuple[float 
     bottom, mean = float(shares.power_low[g]), float(np.nanmean(np.where(shares.run[g], shares.power[g], np.nan)))
     top = max(float(shares.power_high[g]), 0.97 * (gpu.power_limit_watts or 0.0))
     lack = min(1.0, max(0.0, (top - mean) / max(top - bottom, 1e-9)))
-    return 0.0, max(high, min(float(shares.communication[g]), lack))
+    most = max(float(shares.communication[g]), float(shares.raw_tau[g]))  # before what intervals smear is taken off
+    return 0.0, max(high, min(most, lack))
 
 
 def _number(x: NDArray[np.float64] | float) -> float | None:

@@ -74,7 +74,8 @@ def byte_readings(rate: Array, t: Array, refresh_s: float) -> Array:
 def node(compute: Array, traffic: Array, rng: np.random.Generator, *, gpus: int = 1, high: float = 450.0,
          transfer: float = 170.0, waiting: float = 150.0, limit: float = 700.0, window_s: float | None = 0.025,
          refresh_s: float = 0.1, power_hz: float = 10.0, byte_hz: float = 50.0, line: float = 50e9, burst: float = 22.5e9,
-         busy: Array | float = 1.0, true_window_s: float | None = None, noise: float = 4.0) -> tuple[Node, Inventory]:  # fmt: skip
+         busy: Array | float = 1.0, true_window_s: float | None = None,
+         noise: float = 4.0) -> tuple[Node, Inventory]:  # fmt: skip
     """GPUs that all run this job, with a port each; utilisation is `busy` (per millisecond)."""
     seconds = len(compute) * GRAIN_S
     busy_at = np.broadcast_to(np.asarray(busy, dtype=float), compute.shape)

@@ -106,6 +106,25 @@ def test_flat_power_keeps_one_reading_per_refresh() -> None:
     assert len(kept) == pytest.approx(100, abs=3)
 
 
+@pytest.mark.parametrize("offset_s", [0.001, 0.003, 0.097, 0.099])
+def test_polls_in_step_with_the_sensor_tell_the_age_of_each_reading(offset_s: float) -> None:
+    rng = np.random.default_rng(0)
+    t = np.sort(np.arange(1, 400) * 0.1 + offset_s + rng.uniform(-0.008, 0.008, 399))
+    tick = np.floor(t / 0.1 + 1e-9)
+    power = rng.normal(400, 80, 401)[tick.astype(int)]
+    ages = alignment.reading_ages(t, power, 0.1, 0.1)
+    # Within the scatter of the estimate the two sides of a refresh cannot be told apart.
+    assert np.mean(np.abs(ages - (t - 0.1 * tick)) < 0.012) > 0.9
+
+
+def test_without_repeats_a_reading_is_half_a_refresh_old_on_average() -> None:
+    t = np.arange(1, 400) * 0.1
+    power = np.arange(399) * 1.0
+    assert alignment.reading_ages(t, power, 0.1, 0.1).tolist() == [0.05] * 399
+    assert alignment.reading_ages(t, np.full(399, 400.0), 0.1, 0.1).tolist() == [0.05] * 399  # flat: repeats of the signal
+    assert alignment.reading_ages(t[::5], power[::5], 0.5, 0.1).tolist() == [0.05] * 80
+
+
 def test_rows_of_unequal_length_line_up_at_the_newest_reading() -> None:
     assert alignment.stack([]).shape == (0, 0)
     stacked = alignment.stack([np.arange(3.0), np.empty(0)])

@@ -18,6 +18,7 @@ LIMIT = 0.5  # below, no health and no exposed share
 MODULATED = 0.15  # standard deviation of traffic as a share of its mean
 RESOLUTION_WINDOWS = 4.0  # a rhythm of four averaging windows is resolved
 SLOW_WINDOW_S = 0.5
+_COUNTER_REFRESH_S = 0.01  # of common byte counters; too fast for the polls to see
 _COARSE, _COARSE_SPAN = 0.45, 0.25  # variance of presence against that of a coin: unresolved below, resolved above
 _ALWAYS, _ALWAYS_SPAN = 0.85, 0.1  # mean presence of traffic that hardly ever pauses
 _FAST_POLLS_S = 0.03  # bytes polled at least this fast show flat traffic to be flat
@@ -75,7 +76,8 @@ def observability(
     >>> float(observability(one, one, a([.1]), a([.1]), a([.025]), a([0.]), a([400.]), a([500.]), a([400.]))[0][0])
     0.8
     """
-    modulated = variation(traffic) > MODULATED
+    # A counter that refreshes every 10 ms gives an interval one refresh too many or too few: that is no modulation.
+    modulated = variation(traffic) ** 2 > MODULATED**2 + 0.5 * (_COUNTER_REFRESH_S / length_s) ** 2
     out = grain(tau, length_s, window_s)
     for g, row in enumerate(traffic):
         if modulated[g]:
