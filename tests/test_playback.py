@@ -17,7 +17,7 @@ def events() -> Iterator[Event]:
 
 def played(feed: Playback, until_s: float) -> list[float]:
     got: list[float] = []
-    while feed.now_s() < until_s:
+    while feed.now_s() < until_s - 1e-6:
         got += [e.t_s for e in feed.poll(until_s) if isinstance(e, Record)]
     return got
 

@@ -8,7 +8,6 @@ import sys
 
 from exporter.processes import Processes
 
-
 SPIN = "import time\nwhile time.process_time() < .3: pass\nprint(1, flush=True)\ninput()"
 
 
