@@ -126,9 +126,8 @@ class LiveFeed:
         )
 
     def pids(self) -> Mapping[str, tuple[int, ...]]:
-        """The readers that are listened to."""
-        pids = self._supervisor.pids()
-        return {f"reader_{name}": (pids[name],) if name in pids else () for name in ("gpu", "net")}
+        """The readers, with those that were left to themselves."""
+        return {f"reader_{name}": pids for name, pids in self._supervisor.families().items()}
 
     def ended_cpu_s(self) -> Mapping[str, float]:
         """CPU time of readers that have ended."""

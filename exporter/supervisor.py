@@ -91,8 +91,12 @@ class Supervisor:
         return [child.pid for child in stuck]
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the readers that are listened to, for what they cost."""
+        """Process ids of the readers that are listened to."""
         return {name: r.child.pid for name, r in self._readers.items() if r.child is not None}
+
+    def families(self) -> dict[str, tuple[int, ...]]:
+        """Process ids of each reader with those that were left to themselves and have not ended: for what they cost."""
+        return {name: tuple(c.pid for c in r.children()) for name, r in self._readers.items()}
 
     def ended_cpu_s(self) -> dict[str, float]:
         """CPU time of the ended processes of each reader."""
