@@ -44,12 +44,12 @@ TRUTH: dict[str, tuple[str, tuple[float, float], tuple[float, float], tuple[floa
     "tcp_fallback": ("partial", (.3, .4), (.6, .75), (0, 0), (0, 0)),
     "input_stall": ("stalled", (0, .02), (.3, .45), (.28, .38), (0, 0)),
     "storage_checkpoint": ("stalled", (0, .02), (.35, .5), (.2, .3), (0, 0)),
-    "straggler": ("overlapped", (.03, .07), (.3, .5), (0, 0), (.15, .25)),
-    "pipeline_bubbles": ("overlapped", (0, .02), (.05, .12), (0, 0), (.14, .2)),
+    "straggler": ("overlapped", (.03, .07), (.5, .65), (0, 0), (.15, .25)),
+    "pipeline_bubbles": ("overlapped", (0, .04), (.2, .35), (0, 0), (.14, .2)),
     "power_capped": ("overlapped", (0, 0), (.5, .6), (0, 0), (0, 0)),
     "compute_only": ("compute_only", (0, 0), (0, 0), (0, 0), (0, 0)),
     "link_degraded": ("partial", (.15, .3), (.6, .8), (0, 0), (0, 0)),
-    "gpu_lost": ("overlapped", (0, .02), (.35, .5), (.05, .1), (.07, .1)),
+    "gpu_lost": ("overlapped", (0, .02), (.45, .6), (.05, .1), (.07, .1)),
     "two_jobs": ("unobservable", (.2, .35), (.2, .35), (0, 0), (0, 0)),
 }
 SHARES = ("exposed", "communication", "stall", "wait")

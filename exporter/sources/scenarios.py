@@ -1,7 +1,8 @@
 """THE table of simulated scenarios: what each shows, its board and its job. `simulate --list` prints it.
 
 A new scenario is one row here; the physics is in `jobs.py`, the sensors in `sensors.py`. Boards are real ones in their
-averaging window and refresh (Yang, Adamek, Armour, "Part-time Power Measurements", 2024).
+averaging window and refresh (Yang, Adamek, Armour, "Part-time Power Measurements", 2024). Transfers and the gaps between
+them are longer than the polls, or so short that traffic is one stretch: a burst of 6 ms cannot be told from one of 20.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def slow_rank(gpus: int) -> int:
 
 
 def _straggler(site: Site) -> Iterator[Step]:
-    return jobs.straggler(site, compute_s=.62, slower=1.25, gather_s=.28, scatter_s=.04, slow=slow_rank(site.gpus), jitter=.02)
+    return jobs.straggler(site, compute_s=.62, slower=1.25, gather_s=.42, scatter_s=.03, slow=slow_rank(site.gpus), jitter=.02)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -85,13 +86,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("ddp_small_buckets", "DDP, 1 MB buckets: latency of 1,400 small transfers outlasts the backward",
              H100, _ddp(forward_s=.16, backward_s=.32, optimizer_s=.03, buckets=1400, bucket_s=.00035), bytes_per_s=5e9),
     Scenario("ddp_no_overlap", "gradients are reduced by hand after the backward",
-             H100_NVLINK, _ddp(forward_s=.12, backward_s=.24, optimizer_s=.03, buckets=1, bucket_s=.18, overlap=False),
+             H100_NVLINK, _ddp(forward_s=.24, backward_s=.48, optimizer_s=.06, buckets=1, bucket_s=.36, overlap=False),
              route=jobs.RDMA_AND_NVLINK),
     Scenario("fsdp_prefetch", "FSDP2, each block is gathered while the one before computes",
-             H100_GPM, _sharded(blocks=32, gather_s=.012, forward_s=.02, backward_s=.04, scatter_s=.012, optimizer_s=.04,
+             H100_GPM, _sharded(blocks=20, gather_s=.072, forward_s=.12, backward_s=.24, scatter_s=.072, optimizer_s=.04,
                                 prefetch=1), level=.9),
     Scenario("fsdp_no_prefetch", "FSDP2 without prefetch: every gather is waited for",
-             H100_GPM, _sharded(blocks=8, gather_s=.045, forward_s=.08, backward_s=.16, scatter_s=.075, optimizer_s=.04,
+             H100_GPM, _sharded(blocks=8, gather_s=.09, forward_s=.16, backward_s=.32, scatter_s=.15, optimizer_s=.08,
                                 prefetch=0), level=.9),
     Scenario("zero3", "ZeRO-3, the wire is the bottleneck: gathers are prefetched, and still too slow",
              H100_GPM, _sharded(blocks=16, gather_s=.045, forward_s=.03, backward_s=.06, scatter_s=.045, optimizer_s=.04,
@@ -103,15 +104,15 @@ SCENARIOS: tuple[Scenario, ...] = (
              L40S, _ddp(forward_s=.15, backward_s=.3, optimizer_s=.02, buckets=5, bucket_s=.1),
              bytes_per_s=.92 * NIC_BYTES_PER_S, route=jobs.TCP, level=.9),
     Scenario("input_stall", "the loader is late: no kernel for a third of each step",
-             H100, _ddp(loader_s=.3, forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=100, bucket_s=.0034,
+             H100, _ddp(loader_s=.3, forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=100, bucket_s=.0039,
                         loader_bytes_per_s=3e8, jitter=.04)),
     Scenario("storage_checkpoint", "a checkpoint of 7.5 s every half minute, one way over the same ports",
-             H100, _ddp(forward_s=.26, backward_s=.52, optimizer_s=.03, buckets=100, bucket_s=.0046, checkpoint_every_s=22.5,
+             H100, _ddp(forward_s=.26, backward_s=.52, optimizer_s=.03, buckets=100, bucket_s=.0051, checkpoint_every_s=22.5,
                         checkpoint_s=7.5, checkpoint_bytes_per_s=6e9)),
     Scenario("straggler", "one GPU is a quarter slower; the others spin until it comes",
              H100, _straggler, min_gpus=2),
     Scenario("pipeline_bubbles", "a pipeline with a stage per GPU: each waits while it fills and drains",
-             H100, partial(jobs.pipeline, micro_batches=32, forward_s=.04, backward_s=.08, send_s=.006, optimizer_s=.05,
+             H100, partial(jobs.pipeline, micro_batches=32, forward_s=.06, backward_s=.12, send_s=.03, optimizer_s=.05,
                            jitter=.02), bytes_per_s=18e9, min_gpus=2),
     Scenario("power_capped", "power stays at the limit without a dip; traffic is hidden",
              H100, partial(jobs.hidden, step_s=.9, start=.25, end=.8, jitter=.02, capped=True), level=1.0),
@@ -119,10 +120,10 @@ SCENARIOS: tuple[Scenario, ...] = (
              partial(jobs.compute_only, forward_s=.14, backward_s=.28, optimizer_s=.02, jitter=.02)),
     Scenario("idle", "no job", H100, partial(jobs.flat, compute=False, traffic=False)),
     Scenario("link_degraded", "one port falls to half its rate, and every collective with it",
-             H100, _ddp(forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=40, bucket_s=.009, slower_after_fault=2.0),
+             H100, _ddp(forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=40, bucket_s=.0098, slower_after_fault=2.0),
              bytes_per_s=40e9, fault="link", fault_at=1 / 3),
     Scenario("gpu_lost", "a GPU falls off the bus; the others spin until the watchdog fires, then go on without it",
-             H100, _ddp(forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=40, bucket_s=.008, hang_s=10.0, restart_s=8.0),
+             H100, _ddp(forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=40, bucket_s=.0098, hang_s=10.0, restart_s=8.0),
              fault="gpu", fault_at=.5, min_gpus=2),
     Scenario("two_jobs", "two jobs on halves of the node share the ports: bytes cannot be told apart",
              H100, _ddp(forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=1, bucket_s=.25, overlap=False),
