@@ -39,6 +39,7 @@ class Turn:
         self._k = 0
         self.due_mono_s = self._start_s  # the deadline that comes next (or has passed)
         self._durations_s: deque[float] = deque(maxlen=_READS)
+        self._backed_off = False
         self._errors_before: dict[str, int] = {}
         self._told: SourceStatus | None = None
 
@@ -58,8 +59,8 @@ class Turn:
     def read_took(self, duration_s: float) -> None:
         """A read came back after this long: back off, or come closer again."""
         self._durations_s.append(duration_s)
-        if len(self._durations_s) < _READS:
-            return
+        if len(self._durations_s) < _READS or (duration_s <= SHARE * self.interval_s and not self._backed_off):
+            return  # a cheap read is no reason to back off, and there is nothing to come back from
         planned_s = self._planned_s(self.lane)
         share = sorted(self._durations_s)[_READS // 2] / self.interval_s
         if share > SHARE and self.interval_s < _LONGEST_FACTOR * planned_s:
@@ -72,6 +73,7 @@ class Turn:
         self._start_s = self.due_mono_s - self.interval_s
         self._k = 1
         self.interval_s = interval_s
+        self._backed_off = interval_s > self._planned_s(self.lane)
         self.due_mono_s = self._start_s + self.interval_s
         self._durations_s.clear()
 
@@ -80,6 +82,7 @@ class Turn:
         self._errors_before = self.errors()
         self.lane.close()
         self.lane = lane
+        self._backed_off = self.interval_s > self._planned_s(lane)
         self.held = False
 
     def errors(self) -> dict[str, int]:
