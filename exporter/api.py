@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from exporter import __version__
-from exporter.advice import ADVICE, Text
+from exporter.advice import ADVICE
 from exporter.meanings import FINDINGS, STATES, TRANSPORTS
 from exporter.model import Device, Finding, Inventory, Link, OverlapAnalysis, Series, Snapshot, SourceHealth
 from exporter.quantities import split_channel
+from exporter.wording import both, evidence_json, finding_json
 
 Array = NDArray[np.float64]
 
@@ -32,8 +34,13 @@ _MOST_POINTS = 600
 _LONGEST_READ_GAP_S = 1.0
 
 
-def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
-    """All of a snapshot that people look at. Times `*_s` are seconds of the session; `wall_s` is Unix time."""
+def snapshot_json(snapshot: Snapshot, *, words: bool = True) -> dict[str, Any]:
+    """All of a snapshot that people look at. Times `*_s` are seconds of the session; `wall_s` is Unix time.
+
+    words: findings carry title, meaning and advice in every language, as in `analyze --json`; else the keys alone, for
+    the page, which has the words already and takes a snapshot each second.
+    """
+    tell = finding_json if words else _brief
     readings = _readings_by_device(snapshot)
     return {
         "t_s": snapshot.t_s,
@@ -45,11 +52,11 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
         "transport": snapshot.transport,
         "verdict_window_s": snapshot.verdict_window_s,
         "config_reload_ok": snapshot.config_reload_ok,
-        "gpus": [_gpu(snapshot, d, readings, gone=False) for d in snapshot.inventory.of_kind("gpu")]
-        + [_gpu(snapshot, d, readings, gone=True) for d in snapshot.gone],
+        "gpus": [_gpu(snapshot, d, readings, tell, gone=False) for d in snapshot.inventory.of_kind("gpu")]
+        + [_gpu(snapshot, d, readings, tell, gone=True) for d in snapshot.gone],
         "ports": [_device(d, readings) for d in snapshot.inventory.of_kind("rdma_port")],
         "nics": [_device(d, readings) for d in snapshot.inventory.of_kind("nic")],
-        "node_findings": [_finding(f) for f in snapshot.findings if f.gpu_id is None],
+        "node_findings": [tell(f) for f in snapshot.findings if f.gpu_id is None],
         "sources": [_source(snapshot, s) for s in snapshot.sources],
         "quarantined": [{"kind": q.kind, "id": q.id, "reason": q.reason, "since_s": q.t_s} for q in snapshot.quarantined],
         "counted_gpus": {"pci": snapshot.pci_gpus, "nvml": snapshot.nvml_gpus},
@@ -79,7 +86,8 @@ def _device(device: Device, readings: dict[str, dict[str, float]]) -> dict[str, 
     }
 
 
-def _gpu(snapshot: Snapshot, device: Device, readings: dict[str, dict[str, float]], *, gone: bool) -> dict[str, Any]:
+def _gpu(snapshot: Snapshot, device: Device, readings: dict[str, dict[str, float]],
+         tell: Callable[[Finding], dict[str, Any]], *, gone: bool) -> dict[str, Any]:  # fmt: skip
     mine = not gone
     quarantine = next((q.reason for q in snapshot.quarantined if mine and q.kind == "gpu" and q.id == device.id), None)
     refresh_s = next((r.refresh_s for r in snapshot.refresh if mine and r.id == device.id and r.quantity == "power"), None)
@@ -93,7 +101,7 @@ def _gpu(snapshot: Snapshot, device: Device, readings: dict[str, dict[str, float
         "analyses": [_analysis(a) for a in snapshot.analyses if mine and a.gpu_id == device.id],
         "phases": dict(snapshot.phases.get(device.id, {})) if mine else {},
         "links": [_link(li) for li in snapshot.inventory.links if mine and li.gpu_id == device.id],
-        "findings": [_finding(f) for f in snapshot.findings if mine and f.gpu_id == device.id],
+        "findings": [tell(f) for f in snapshot.findings if mine and f.gpu_id == device.id],
     }
 
 
@@ -111,11 +119,13 @@ def _link(link: Link) -> dict[str, Any]:
     return {"device": link.device_id, "path": link.path, "reason": link.reason, "weight": link.weight}
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _brief(finding: Finding) -> dict[str, Any]:
+    """Without words, and with the keys of its advice alone: those who know the words of `texts_json` need no more."""
     return {
         "finding": finding.finding,
+        "gpu": finding.gpu_id,
         "since_s": finding.since_s,
-        "evidence": [{k: _finite(v) for k, v in dataclasses.asdict(e).items()} for e in finding.evidence],
+        "evidence": evidence_json(finding),
         "advice": list(finding.advice),
     }
 
@@ -139,15 +149,11 @@ def _source(snapshot: Snapshot, source: SourceHealth) -> dict[str, Any]:
 def texts_json() -> dict[str, Any]:
     """The words for findings, advice, states and transports in both languages, for the page."""
     return {
-        "findings": {k: {"title": _both(m.title), "meaning": _both(m.meaning)} for k, m in FINDINGS.items()},
-        "advice": {k: {"action": _both(a.action), "cost": _both(a.cost)} for k, a in ADVICE.items()},
-        "states": {k: _both(text) for k, text in STATES.items()},
-        "transports": {k: _both(text) for k, text in TRANSPORTS.items()},
+        "findings": {k: {"title": both(m.title), "meaning": both(m.meaning)} for k, m in FINDINGS.items()},
+        "advice": {k: {"action": both(a.action), "cost": both(a.cost)} for k, a in ADVICE.items()},
+        "states": {k: both(text) for k, text in STATES.items()},
+        "transports": {k: both(text) for k, text in TRANSPORTS.items()},
     }
-
-
-def _both(text: Text) -> dict[str, str]:
-    return {"en": text.en, "zh": text.zh}
 
 
 def find_gpu(inventory: Inventory, wanted: str) -> Device | None:

@@ -141,14 +141,16 @@ def _record(args: argparse.Namespace) -> None:
 
 
 def _analyze(args: argparse.Namespace) -> None:
-    from exporter.offline import analyze, as_json, print_table
+    from exporter.offline import analyze, as_json, print_findings, print_table
+    from exporter.wording import language_of
 
     windows = tuple(sorted(set(args.window or (15.0, 60.0, 300.0))))
     results, session, cut = analyze(args.trace, windows, args.at or (), args.every)
     if args.json:
-        print(as_json(args.trace, results, cut))
+        print(as_json(args.trace, results, cut, session.verdicts))
     else:
         print_table(args.trace, results, session)
+        print_findings(session.verdicts, args.language or language_of(os.environ))
     if cut:
         print(f"overlap-exporter: {args.trace}: {cut}", file=sys.stderr)
 
@@ -198,7 +200,9 @@ _COMMANDS = (
               _Flag(("--at",), "judge at this second of the trace; may be given again (default: its end)", type=_not_negative,
                     metavar="S", action="append"),
               _Flag(("--every",), "judge each S seconds", type=_positive, metavar="S"),
-              _Flag(("--json",), "print JSON instead of a table", action="store_true"))),
+              _Flag(("--json",), "print JSON instead of a table, with all words in every language", action="store_true"),
+              _Flag(("--language",), "language of findings and advice (default: that of LC_ALL or LANG)",
+                    choices=("en", "zh")))),
     _Command("simulate", "write a labelled trace of a simulated job", _simulate,
              (_Flag(("scenario",), "name of the scenario, see --list", metavar="SCENARIO"),
               _Flag(("out",), "the trace to write, usually NAME.jsonl.gz", metavar="OUT.jsonl.gz"),

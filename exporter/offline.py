@@ -9,13 +9,19 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from exporter.model import OverlapAnalysis, Record
-from exporter.session import GRACE_S, Session
+from exporter.advice import ADVICE, Text
+from exporter.meanings import FINDINGS, TRANSPORT_REASONS, TRANSPORTS
+from exporter.model import Finding, OverlapAnalysis, Record
+from exporter.session import GRACE_S, Session, Verdicts
 from exporter.sources.scenarios import list_scenarios
 from exporter.sources.simulator import simulate
 from exporter.trace import TraceError, TraceWriter, read_trace
+from exporter.wording import evidence_text, finding_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # contract name -> field of OverlapAnalysis
 _JSON_FIELDS = {
@@ -30,7 +36,10 @@ _JSON_FIELDS = {
 def analyze(
     path: str, windows_s: tuple[float, ...], at_s: Sequence[float], every_s: float | None
 ) -> tuple[list[OverlapAnalysis], Session, str | None]:
-    """Verdicts of a trace at the named instants (default: its end), the session, and where the trace is cut off."""
+    """Verdicts of a trace at the named instants (default: its end), the session, and where the trace is cut off.
+
+    The session is left as it was at the last instant of at_s where nothing else is asked for, else at the trace's end.
+    """
     session = Session()
     reader = read_trace(path)
     asked = _instants(sorted(set(at_s)), every_s)
@@ -38,12 +47,16 @@ def analyze(
     results: list[OverlapAnalysis] = []
     last_s = -math.inf
     for event in reader:
+        if at_s and every_s is None and pending is None:
+            continue  # nothing more is asked for; how the trace ends is said all the same
         if isinstance(event, Record):
             # Sources are stamped each by itself: an instant is due when nothing older can follow.
             while pending is not None and event.t_s >= pending + GRACE_S:
                 session.advance(pending + GRACE_S)
                 results += session.evaluate(pending, windows_s)
                 pending = next(asked, None)
+            if at_s and every_s is None and pending is None:
+                continue
             session.advance(event.t_s)
             last_s = max(last_s, event.t_s)
         session.take(event)
@@ -55,7 +68,8 @@ def analyze(
         pending = next(asked, None)
     if at_s and pending is not None:
         raise TraceError(f"{path}: --at {pending:g}: the trace ends at {last_s:.1f} s")
-    session.finish(last_s)
+    if not at_s or every_s is not None:
+        session.finish(last_s)
     if not at_s and every_s is None:
         results += session.evaluate(last_s, windows_s)
     return results, session, reader.cut
@@ -77,9 +91,16 @@ def _instants(at_s: Sequence[float], every_s: float | None) -> Iterator[float]:
         k += 1
 
 
-def as_json(path: str, results: Sequence[OverlapAnalysis], cut: str | None) -> str:
-    """The document of `analyze --json`; what does not exist is null."""
-    document: dict[str, Any] = {"trace": path, "results": [as_dict(r) for r in results]}
+def as_json(path: str, results: Sequence[OverlapAnalysis], cut: str | None, verdicts: Verdicts) -> str:
+    """The document of `analyze --json`; what does not exist is null. Findings and transport are those of `verdicts`."""
+    document: dict[str, Any] = {
+        "trace": path,
+        "results": [as_dict(r) for r in results],
+        "transport": verdicts.transport.transport,
+        "transport_reason": verdicts.transport.reason,
+        "findings": [finding_json(f) for f in verdicts.findings],
+        "findings_at_s": verdicts.at_s,
+    }
     if cut:
         document["cut"] = cut
     return json.dumps(document, allow_nan=False)
@@ -100,11 +121,9 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
 
 def print_table(path: str, results: Sequence[OverlapAnalysis], session: Session) -> None:
     """A row per GPU and window; ratios as numbers from 0 to 1, "-" for what does not exist, reasons below."""
-    from rich.console import Console
     from rich.table import Table
 
-    wide = Console().is_terminal
-    console = Console(width=None if wide else 140, highlight=False)
+    console = _console()
     inventory = session.history.inventory
     console.print(f"{Path(path).name}: {len(inventory.of_kind('gpu'))} GPUs of {inventory.host}")
     for at_s in dict.fromkeys(r.at_s for r in results):
@@ -113,11 +132,61 @@ def print_table(path: str, results: Sequence[OverlapAnalysis], session: Session)
             table.add_column(name, justify="left" if field in ("gpu", "state") else "right", no_wrap=True)
         for result in (r for r in results if r.at_s == at_s):
             row = as_dict(result)
-            style = _STYLES.get(result.state) if wide else None
+            style = _STYLES.get(result.state) if console.is_terminal else None
             table.add_row(*(_cell(field, row[field]) for _, field in _COLUMNS), style=style)
         console.print(table)
     for reason in dict.fromkeys(f"{r.gpu_id}, {r.window_s:g} s: {r.reason}" for r in results if r.reason):
         console.print(reason)
+
+
+def _console() -> Console:
+    """As wide as the terminal; what is written to a file or a pipe has one width everywhere."""
+    from rich.console import Console
+
+    return Console(width=None if Console().is_terminal else 140, highlight=False, markup=False)
+
+
+_HEADING = Text("Findings at {:.0f} s", "{:.0f} 秒时的结论")
+_NO_FINDING = Text("No finding: no rule names a cause.", "没有发现问题：没有规则指出原因。")
+_NODE = Text("this node", "本节点")
+_SINCE = Text("{}, since {:.0f} s", "{}，自 {:.0f} 秒起")
+_TO_DO = Text("What to do, least effort first:", "可以怎么做（由易到难）：")
+_COST = Text("Cost: {}", "代价：{}")
+_COLON, _COMMA = Text(": ", "："), Text(", ", "，")
+
+
+def print_findings(verdicts: Verdicts, language: str) -> None:
+    """The transport, then each cause with its evidence per GPU, and what to do with what it costs, in one language."""
+    console = _console()
+    transport = verdicts.transport
+    console.print(f"\n{TRANSPORTS[transport.transport].of(language)}", TRANSPORT_REASONS[transport.reason].of(language),
+                  sep="" if language == "zh" else " ")  # fmt: skip
+    if not verdicts.findings:
+        console.print(_NO_FINDING.of(language))
+        return
+    console.print(_HEADING.of(language).format(verdicts.at_s))
+    for name in dict.fromkeys(f.finding for f in verdicts.findings):
+        _print_finding(console, [f for f in verdicts.findings if f.finding == name], language)
+
+
+def _print_finding(console: Console, findings: Sequence[Finding], language: str) -> None:
+    """One cause on all of its GPUs: the advice is the same for them."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    told = FINDINGS[findings[0].finding]
+    console.print(f"\n{told.title.of(language)} ({findings[0].finding})", style="bold")
+    console.print(Padding(told.meaning.of(language), (0, 0, 0, 2), expand=False))
+    for finding in findings:
+        whom = _SINCE.of(language).format(finding.gpu_id or _NODE.of(language), finding.since_s)
+        numbers = _COMMA.of(language).join(evidence_text(e, language) for e in finding.evidence)
+        console.print(Padding(f"{whom}{_COLON.of(language)}{numbers}", (0, 0, 0, 2), expand=False))
+    console.print(Padding(_TO_DO.of(language), (0, 0, 0, 2), expand=False))
+    steps = Table.grid(padding=(0, 1, 0, 0))
+    for number, advice in enumerate((ADVICE[key] for key in findings[0].advice), 1):
+        steps.add_row(f"{number}.", advice.action.of(language))
+        steps.add_row("", _COST.of(language).format(advice.cost.of(language)))
+    console.print(Padding(steps, (0, 0, 0, 4), expand=False))
 
 
 # Colours of the states; the word stands beside them.

@@ -64,5 +64,5 @@ class Stream:
         exposition = self._exposition()
         if exposition is not None and exposition is not self._seen:
             self._seen = exposition
-            self._event = b"data: " + to_json(snapshot_json(exposition.snapshot)) + b"\n\n"
+            self._event = b"data: " + to_json(snapshot_json(exposition.snapshot, words=False)) + b"\n\n"
         return self._event

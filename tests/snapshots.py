@@ -277,7 +277,9 @@ def snapshot(gpus: int = GPUS, ports: int = 8, nics: int = 9, **changes: object)
         latest,
         tuple(analysis(i, w) for i in range(gpus) for w in (15.0, 60.0, 300.0)),
         {f"GPU-{i}": {"overlapped": 200.0, "exposed": 100.5, "unknown": 83.5} for i in range(gpus)},
-        findings=(Finding("exposed_communication", "GPU-2", 300.0, (Evidence("exposed", 0.43, "ratio", 0.1),), ("overlap",)),)
+        findings=(
+            Finding("exposed_communication", "GPU-2", 300.0, (Evidence("exposed", 0.43, "ratio", 0.1),), ("ddp_bucket_cap",)),
+        )
         if gpus > 2
         else (),
         transport="rdma" if ports else "unknown",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.api import counter_rate, find_gpu, snapshot_json, waveform_json
+from exporter.api import counter_rate, find_gpu, snapshot_json, texts_json, waveform_json
 from exporter.history import History
 from exporter.model import Device, Inventory, Link, Record, Source
 from tests import snapshots
@@ -160,3 +160,23 @@ def test_a_gpu_without_any_reading_has_an_empty_waveform() -> None:
     wave = waveform_json(snapshots.history(), there, there.of_kind("gpu")[7], snapshots.NOW_S, 30.0)
     assert wave["power"] == {"t_s": [], "watts": []}
     assert set(wave["traffic"]) == {"t_s"}
+
+
+def test_findings_carry_their_words_in_both_languages() -> None:
+    told = snapshot_json(snapshots.mixed())
+    (finding,) = told["node_findings"]
+    assert finding["title"]["zh"] == "网络拥塞"
+    assert finding["gpu"] is None
+    exposed = told["gpus"][2]["findings"][0]
+    assert exposed["gpu"] == "GPU-2"
+    assert exposed["advice"][0]["key"] == "ddp_bucket_cap"
+    assert "bucket_cap_mb" in exposed["advice"][0]["en"]["action"]
+    assert set(exposed["advice"][0]) == {"key", "en", "zh"}
+
+
+def test_a_snapshot_without_words_has_the_keys_of_its_advice_alone() -> None:
+    """As the page takes it each second; it looks the words up itself."""
+    full, brief = (snapshot_json(snapshots.mixed(), words=words)["gpus"][2]["findings"][0] for words in (True, False))
+    assert {k: brief[k] for k in ("finding", "gpu", "since_s", "evidence")} == {k: full[k] for k in brief if k != "advice"}
+    assert brief["advice"] == [advice["key"] for advice in full["advice"]]
+    assert set(brief["advice"]) <= texts_json()["advice"].keys()

@@ -40,6 +40,7 @@ RULES = {
     "processes": "model",
     "playback": "model clock",
     "meanings": "advice",
+    "wording": "advice meanings model",
     "trace trace_header": "model quantities",
     SIGNALS: "",
     JUDGING: "model signals",
@@ -52,7 +53,7 @@ RULES = {
     SUPERVISOR: "model clock wire announcements",
     "metrics self_metrics family labels": "__init__ model quantities",
     "collector": "metrics model",
-    WEB: "__init__ collector model quantities config history meanings advice",
+    WEB: "__init__ collector model quantities config history meanings advice wording",
 }
 
 # Third-party packages and the only modules through which they come in.
