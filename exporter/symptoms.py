@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from exporter.channels import increase, latest
 from exporter.model import Device, Evidence, Series
@@ -166,8 +167,7 @@ _FILL_MOST = 0.2
 # What tells crumbs from bursts: reads 20 ms apart hold dozens of them, so that traffic looks like one even stretch. The
 # scatter of single transfers that come and go within some reads is three times as large.
 _SCATTER_MOST = 0.35
-_STRETCH_S = 0.1  # of traffic without a pause
-_IN_STRETCHES_LEAST = 0.7  # share of all bytes
+_IN_STRETCHES_LEAST = 0.7  # share of all bytes: in stretches of three blocks and more without a pause
 _BLOCKS_LEAST = 10
 _POLL_MOST_S = 0.03  # slower reads smooth everything
 _BLOCK_S = 0.04  # counters refresh every 10 ms or so: two reads together
@@ -191,12 +191,12 @@ def crumbs(series: Series, port: Device, t_s: float) -> tuple[Evidence, ...] | N
         return None
     rate = moved / np.diff(t)
     on = rate > 0.25 * float(np.quantile(rate, 0.95))
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], on, [False])).astype(np.int8)))
-    stretches = [slice(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True) if (b - a) * _BLOCK_S >= _STRETCH_S]
-    inside = np.concatenate([rate[s] for s in stretches]) if stretches else np.empty(0)
+    core = on & _shifted(on, 1) & _shifted(on, -1)  # traffic before and after, too: a stretch of three blocks or more
+    inside = rate[core]
     if len(inside) < _BLOCKS_LEAST:
         return None
-    in_stretches = sum(float(moved[s.start - 1 : s.stop + 1].sum()) for s in stretches) / total
+    stretches = core | _shifted(core, 1) | _shifted(core, -1)
+    in_stretches = float(moved[stretches].sum()) / total
     fill, scatter = float(np.median(inside)) / line, float(inside.std() / inside.mean())
     if fill > _FILL_MOST or scatter > _SCATTER_MOST or in_stretches < _IN_STRETCHES_LEAST:
         return None
@@ -204,3 +204,13 @@ def crumbs(series: Series, port: Device, t_s: float) -> tuple[Evidence, ...] | N
         Evidence(f"{port.id} line_fill", fill, "ratio", _FILL_MOST),
         Evidence(f"{port.id} scatter", scatter, "ratio", _SCATTER_MOST),
     )
+
+
+def _shifted(flags: NDArray[np.bool_], by: int) -> NDArray[np.bool_]:
+    """The flags of the neighbours, `by` places before; beyond the ends there are none."""
+    out = np.zeros_like(flags)
+    if by > 0:
+        out[by:] = flags[:-by]
+    else:
+        out[:by] = flags[-by:]
+    return out
