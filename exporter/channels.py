@@ -23,11 +23,13 @@ def increase(series: Series, channel: str, start_s: float, end_s: float) -> tupl
     (6.0, 3.0)
     """
     t, value = series.series(channel, start_s, end_s)
-    known = ~np.isnan(value)
-    t, value = t[known], value[known]
-    if len(t) < 2:
-        return None
-    steps = np.diff(value)
+    steps = value[1:] - value[:-1]
+    if np.isnan(steps).any() or len(t) < 2:
+        known = ~np.isnan(value)
+        t, value = t[known], value[known]
+        if len(t) < 2:
+            return None
+        steps = value[1:] - value[:-1]
     return float(steps[steps > 0].sum()), float(t[-1] - t[0])
 
 
@@ -41,5 +43,7 @@ def latest(series: Series, channel: str, t_s: float, age_s: float) -> float | No
     5.0
     """
     _, value = series.series(channel, t_s - age_s, t_s)
-    known = value[~np.isnan(value)]
-    return float(known[-1]) if len(known) else None
+    for newest in value[::-1].tolist():
+        if newest == newest:
+            return float(newest)
+    return None

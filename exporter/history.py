@@ -69,7 +69,7 @@ class Ring:
     def slice(self, row: int, start_s: float, end_s: float) -> tuple[Array, Array]:
         """Views of times and values of one channel with start_s < t <= end_s. Appending never changes them."""
         t = self._t[self._begin : self._end]
-        i, j = np.searchsorted(t, (start_s, end_s), side="right")
+        i, j = t.searchsorted((start_s, end_s), side="right").tolist()
         return t[i:j], self._v[row, self._begin + i : self._begin + j]
 
 
