@@ -154,6 +154,7 @@ def pearson(a: Numbers, b: Numbers) -> float:
 def fresh(t: Numbers, power: Numbers, refresh_s: float) -> list[int]:
     kept: list[int] = []
     since, last, turns = 0.0, math.nan, 0
+    still = 1.0 if returning(power) > 0.5 else 2.5
     for i, p in enumerate(power):
         if math.isnan(p):
             continue
@@ -162,7 +163,7 @@ def fresh(t: Numbers, power: Numbers, refresh_s: float) -> list[int]:
             since, last, turns = t[i], p, 0
             continue
         now = math.floor((t[i] - since) / refresh_s + 1e-9)
-        if now > turns and t[i] - since >= 2.5 * refresh_s:
+        if now > turns and t[i] - since >= still * refresh_s - 1e-9:
             kept.append(i)
         turns = now
     return kept
@@ -180,10 +181,34 @@ def changes(t: Numbers, total: Numbers, refresh_s: float) -> list[int]:
     return kept
 
 
+def stretches_of(value: Numbers) -> list[list[float]]:
+    out: list[list[float]] = []
+    for v in known(value):
+        if out and out[-1][-1] == v:
+            out[-1].append(v)
+        else:
+            out.append([v])
+    return out
+
+
+def returning(value: Numbers) -> float:
+    stretches = stretches_of(value)
+    repeats, at_levels = 0, 0
+    for s in stretches:
+        alike = sum(1 for other in stretches if other[0] == s[0])
+        repeats += len(s) - 1
+        if alike >= 2 and alike >= 0.1 * len(stretches):
+            at_levels += len(s) - 1
+    return at_levels / repeats if repeats else math.nan
+
+
 def measured_refresh(t: Numbers, value: Numbers) -> float:
     at = [t[i] for i in range(1, len(t)) if value[i] != value[i - 1]]
     gaps = [b - a for a, b in pairwise(at)]
     if len(gaps) < 10:
+        return math.nan
+    repeats = len(value) - len(stretches_of(value))
+    if repeats > 0.25 * (len(value) - 1) and returning(value) > 0.5:
         return math.nan
     middle = quantile(gaps, 0.5)
     return mean([g for g in gaps if g <= 2.5 * middle])

@@ -396,6 +396,17 @@ def test_a_sensor_slower_than_its_table_is_not_trusted_with_fast_rhythms() -> No
         assert power.refresh_s == pytest.approx(0.5, rel=0.2)
 
 
+@pytest.mark.parametrize("hertz", [10.0, 20.0, 50.0])
+@pytest.mark.parametrize("refresh_s", [0.1, 0.02])
+def test_exact_levels_without_noise_do_not_make_a_sensor_slow(hertz: float, refresh_s: float) -> None:
+    rng = np.random.default_rng(0)
+    compute, traffic = alternation(75.0, 0.6, 0.4, 0.0, rng)
+    channels, inventory = node(compute, traffic, rng, refresh_s=refresh_s, power_hz=hertz, noise=0.0)
+    got = minute(channels, inventory)
+    assert (got.state, got.resolution_s) == ("serialized", pytest.approx(0.1))
+    assert got.exposed == pytest.approx(0.4, abs=0.03)
+
+
 def test_polling_power_faster_than_it_refreshes_changes_no_answer() -> None:
     answers = [minute(*serialized(power_hz=hertz)) for hertz in (10.0, 20.0, 50.0)]
     assert [a.state for a in answers] == ["serialized"] * 3

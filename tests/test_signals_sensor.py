@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import exporter.signals
 from exporter.signals import alignment, observability, sensor
 from tests import naive
-from tests.draws import alternation, polls, power_readings
+from tests.draws import GRAIN_S, alternation, polls, power_readings
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(exporter.signals.__path__)])
@@ -63,7 +63,38 @@ def test_the_measured_refresh_is_that_of_the_sensor_however_fast_one_polls(refre
     assert sensor.measured_refresh(t, power) == pytest.approx(refresh_s, rel=0.2)
 
 
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=80))
+@pytest.mark.parametrize("scale_watts", [0.1, 0.001])
+@pytest.mark.parametrize("hertz", [10, 20, 50])
+@pytest.mark.parametrize("refresh_s", [0.1, 0.5])
+def test_the_refresh_is_measured_on_a_square_wave_with_noise_too(refresh_s: float, hertz: float, scale_watts: float) -> None:
+    rng = np.random.default_rng(4)
+    compute, _ = alternation(20.0, 0.6, 0.4, 0.0, rng)
+    t = polls(20.0, hertz, 0.002, rng)
+    power = power_readings(240 + 400 * compute, t, 0.025, refresh_s, 4.0, rng)
+    assert sensor.measured_refresh(t, np.round(power / scale_watts) * scale_watts) == pytest.approx(refresh_s, rel=0.2)
+
+
+@pytest.mark.parametrize("levels", [(640.0, 240.0), (640.0, 240.0, 80.0), (640.0, 600.0, 520.0, 240.0)])
+@pytest.mark.parametrize("hertz", [10, 50])
+@pytest.mark.parametrize("step_s", [1.0, 1.7, 2.3])
+def test_the_levels_of_a_signal_without_noise_are_not_taken_for_a_slow_sensor(levels: tuple[float, ...], hertz: float,
+                                                                              step_s: float) -> None:  # fmt: skip
+    rng = np.random.default_rng(5)
+    place = (np.arange(20_000) * GRAIN_S / step_s + rng.uniform()) % 1.0
+    t = polls(20.0, hertz, 0.002, rng)
+    power = power_readings(np.array(levels)[(place * len(levels)).astype(int)], t, 0.025, 0.1, 0.0, rng)
+    measured = sensor.measured_refresh(t, power)
+    assert math.isnan(measured) or measured < 1.5 * 0.1
+
+
+def test_power_that_stands_still_tells_nothing_of_the_sensor() -> None:
+    t = np.arange(200) * 0.1
+    assert math.isnan(sensor.measured_refresh(t, np.full(200, 70.0)))
+    assert math.isnan(sensor.measured_refresh(t, np.where(t % 1.3 < 0.9, 70.0, 70.5)))
+    assert math.isnan(sensor.returning(t))
+
+
+@given(st.one_of(st.lists(st.integers(0, 3), min_size=2, max_size=80), st.lists(st.integers(0, 40), min_size=2, max_size=80)))
 def test_the_measured_refresh_equals_its_slow_twin(values: list[int]) -> None:
     t = np.arange(len(values)) * 0.1
     fast = sensor.measured_refresh(t, np.array(values, dtype=float))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals import sensor
 from exporter.signals.rates import boxcar_sum
 
 Array = NDArray[np.float64]
@@ -17,13 +18,14 @@ _FAST_POLL = 0.6  # polls faster than this share of the refresh see each value m
 _IN_STEP = 1.3  # polls slower than this many refreshes never see a value twice
 _MOSTLY_NEW = 0.35  # more repeats than this are the signal's, not the sensor's
 _TOLD_S, _AGREED = 2.0, 0.7  # how long a repeat speaks for its neighbours; concentration of phases from 0 to 1
-_STILL = 2.5  # a value that stands still this many refreshes is a value that repeats
+_STILL, _LEVEL_STILL = 2.5, 1.0  # a value that stands still this many refreshes is a value that repeats
 
 
 def fresh(t: Array, power: Array, refresh_s: float) -> NDArray[np.intp]:
     """Indices of readings that hold a new value: one per refresh of the sensor.
 
-    A value that stands still for two and a half refreshes is taken once per refresh from then on: flat power is flat.
+    A value that stands still for two and a half refreshes is taken once per refresh from then on: flat power is flat. Where
+    power stands at exact levels, of a sensor without noise, it is taken once per refresh from the first on.
     t [n] s, power [n] W; NaN readings are left out. O(n).
 
     >>> fresh(np.arange(6) * 0.02, np.array([5.0, 5, 5, 7, 7, 9]), 0.06).tolist()
@@ -35,8 +37,9 @@ def fresh(t: Array, power: Array, refresh_s: float) -> NDArray[np.intp]:
     t, power = t[index], power[index]
     changed = np.concatenate(([True], power[1:] != power[:-1]))
     since = t - t[np.maximum.accumulate(np.where(changed, np.arange(len(t)), 0))]
+    still = _LEVEL_STILL if sensor.returning(power) > sensor.RETURNING else _STILL
     turns = np.floor(since / refresh_s + 1e-9)
-    again = np.concatenate(([False], turns[1:] > turns[:-1])) & (since >= _STILL * refresh_s)
+    again = np.concatenate(([False], turns[1:] > turns[:-1])) & (since >= still * refresh_s - 1e-9)
     return index[changed | again]
 
 

@@ -18,21 +18,26 @@ SLOW_FLOOR_S = 0.3  # a transition that takes longer than this comes from a sens
 _STEADY = 2.6  # between the 10 and 90 % of keep-alive steps: one or two refreshes
 SLOW_COUNTER = 1.35  # polls between two changes of a counter that is slower than the polls
 _SLOWEST_POLL_S = 0.15  # slower polls cannot tell
+_MANY_REPEATS, RETURNING = 0.25, 0.5  # share of repeats that matters; share of them that stand at levels
+_LEVEL = 0.1  # of all values between changes: one that comes back as often is a level; by chance none does
 
 
 def measured_refresh(t: Array, value: Array) -> float:
     """How often a value really changes, seconds: mean gap between changes, pauses left out. NaN where too few changes.
 
-    Polls that are slower than the sensor give the poll interval: it is what these readings can show. t, value [n].
-    O(n log n).
+    NaN too where the values that stand still are a few that come back exactly: a sensor has noise, so these are levels of
+    a signal without any, and how long they stand is the signal's. Polls that are slower than the sensor give the poll
+    interval: it is what these readings can show. t, value [n]. O(n log n).
 
     >>> round(measured_refresh(np.arange(200) * 0.02, np.repeat(np.arange(40.0), 5)), 3)
     0.1
+    >>> measured_refresh(np.arange(200) * 0.1, np.tile([640.0] * 6 + [240.0] * 4, 20))
+    nan
     """
     known = ~np.isnan(value)
     t, value = t[known], value[known]
     gaps = np.diff(t[1:][value[1:] != value[:-1]])
-    if len(gaps) < _MIN_CHANGES:
+    if len(gaps) < _MIN_CHANGES or (repeats(value) > _MANY_REPEATS and returning(value) > RETURNING):
         return float("nan")
     return float(gaps[gaps <= 2.5 * np.median(gaps)].mean())
 
@@ -88,6 +93,23 @@ def repeats(value: Array) -> float:
     """
     value = value[~np.isnan(value)]
     return float(np.mean(value[1:] == value[:-1])) if len(value) > 1 else float("nan")
+
+
+def returning(value: Array) -> float:
+    """Share of the readings that repeat the one before which stand at a level: a value that comes back again and again.
+
+    0 to 1; NaN without repeats. value [n], no NaN. O(n log n).
+
+    >>> returning(np.array([5.0, 5.0, 7.0, 5.0])), returning(np.array([5.0, 5.0, 7.0, 8.0, 8.0]))
+    (1.0, 0.0)
+    """
+    starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1])))
+    again = np.diff(np.append(starts, len(value))) - 1
+    if not again.any():
+        return float("nan")
+    _, which, stands = np.unique(value[starts], return_inverse=True, return_counts=True)
+    level = stands >= max(2.0, _LEVEL * len(starts))
+    return float(again[level[which]].sum() / again.sum())
 
 
 def transition_floor(t: Array, power: Array, step_s: float) -> tuple[float, float]:
