@@ -65,6 +65,8 @@ EXPECTED: dict[str, set[str]] = {
     "idle": set(),
     "link_degraded": {"exposed_communication", "link_degraded"},
     "two_jobs": {"shared_node"},
+    "congestion": {"exposed_communication", "congestion"},
+    "slow_sensor": {"sensor_too_slow"},
 }
 
 

@@ -44,12 +44,14 @@ TRUTH: dict[str, tuple[str, tuple[float, float], tuple[float, float], tuple[floa
     "tcp_fallback": ("partial", (.3, .4), (.6, .75), (0, 0), (0, 0)),
     "input_stall": ("stalled", (0, .02), (.3, .45), (.28, .38), (0, 0)),
     "storage_checkpoint": ("stalled", (0, .02), (.35, .5), (.2, .3), (0, 0)),
-    "straggler": ("overlapped", (.03, .07), (.5, .65), (0, 0), (.15, .25)),
+    "straggler": ("overlapped", (.06, .08), (.6, .75), (0, 0), (.15, .25)),
     "pipeline_bubbles": ("overlapped", (0, .04), (.2, .35), (0, 0), (.14, .2)),
     "power_capped": ("overlapped", (0, 0), (.5, .6), (0, 0), (0, 0)),
     "compute_only": ("compute_only", (0, 0), (0, 0), (0, 0), (0, 0)),
     "link_degraded": ("partial", (.15, .3), (.6, .8), (0, 0), (0, 0)),
     "gpu_lost": ("overlapped", (0, .02), (.45, .6), (.05, .1), (.07, .1)),
+    "congestion": ("partial", (.15, .3), (.6, .8), (0, 0), (0, 0)),
+    "slow_sensor": ("unobservable", (.44, .45), (.44, .45), (0, 0), (0, 0)),
     "two_jobs": ("unobservable", (.2, .35), (.2, .35), (0, 0), (0, 0)),
 }
 SHARES = ("exposed", "communication", "stall", "wait")
@@ -314,18 +316,18 @@ def test_a_job_fills_every_step_on_every_gpu_with_spans_in_order(row: Any) -> No
 # Verdicts
 
 
-def verdict(shared: bool = False, **means: float) -> str:
+def verdict(hidden: bool = False, **means: float) -> str:
     levels = np.zeros(len(Column))
     for name, value in ({"running": 1.0} | means).items():
         levels[Column[name.upper()]] = value
-    return str(verdict_of(levels, shared)["state"])
+    return str(verdict_of(levels, hidden)["state"])
 
 
 def test_the_state_is_the_first_that_matches() -> None:
     assert verdict(running=.04, communication=.04) == "idle"
     assert verdict(stall=.2) == "stalled"
     assert verdict(stall=.1) == "compute_only"
-    assert verdict(communication=.3, exposed=.3, shared=True) == "unobservable"
+    assert verdict(communication=.3, exposed=.3, hidden=True) == "unobservable"
     assert verdict(communication=.3, exposed=.3, stall=.2) == "stalled"
     assert verdict(communication=.3, exposed=.05) == "overlapped"
     assert verdict(communication=.015, exposed=.015) == "overlapped"

@@ -28,6 +28,7 @@ class Board:
     sm_clock_hertz: float
     gpm: bool = False
     nvlink: bool = False
+    power_source: str = "instant"
 
 
 A100 = Board("NVIDIA A100-SXM4-80GB", "ampere", 400.0, .025, .1, 1.41e9)
@@ -35,6 +36,7 @@ H100 = Board("NVIDIA H100 80GB HBM3", "hopper", 700.0, .025, .1, 1.98e9)
 H100_410 = replace(H100, limit_watts=410.0)
 H100_GPM = replace(H100, gpm=True)
 H100_NVLINK = replace(H100, nvlink=True)
+H100_MEAN = replace(H100, power_window_s=1.0, power_source="usage")  # with a driver from before instant power
 L40S = Board("NVIDIA L40S", "ada", 350.0, .1, .1, 2.52e9)
 
 PORT_BYTES_PER_S = 50e9  # 400 Gbit/s
@@ -44,7 +46,8 @@ NIC_BYTES_PER_S = 3.125e9  # 25 Gbit/s
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One row. `level`: compute power as a share of the limit; `bytes_per_s`: of a transfer, per port and direction (for
-    traffic over the NIC: of the whole node); `fault` is what breaks, at `fault_at` of the trace."""
+    traffic over the NIC: of the whole node); `fault` is what breaks, at `fault_at` of the trace; `events` of a port per second
+    of traffic, where they are not those of a healthy fabric; `blind`: the sensors cannot resolve this job."""
 
     name: str
     shows: str
@@ -57,6 +60,8 @@ class Scenario:
     fault: str | None = None  # link, gpu
     fault_at: float = .5
     min_gpus: int = 1
+    events: tuple[tuple[str, float], ...] = ()
+    blind: bool = False
 
 
 def _ddp(**shape: float) -> Job:
@@ -73,7 +78,7 @@ def slow_rank(gpus: int) -> int:
 
 
 def _straggler(site: Site) -> Iterator[Step]:
-    return jobs.straggler(site, compute_s=.62, slower=1.25, gather_s=.42, scatter_s=.03, slow=slow_rank(site.gpus), jitter=.02)
+    return jobs.straggler(site, compute_s=.62, slower=1.25, gather_s=.5, scatter_s=.06, slow=slow_rank(site.gpus), jitter=.02)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -129,6 +134,11 @@ SCENARIOS: tuple[Scenario, ...] = (
              H100, _ddp(forward_s=.2, backward_s=.4, optimizer_s=.03, buckets=1, bucket_s=.25, overlap=False),
              other_job=_ddp(forward_s=.15, backward_s=.3, optimizer_s=.02, buckets=30, bucket_s=.009), bytes_per_s=18e9,
              min_gpus=2),
+    Scenario("congestion", "a fabric that marks and pauses: the same buckets take half as long again as the backward",
+             H100, _ddp(forward_s=.26, backward_s=.52, optimizer_s=.03, buckets=200, bucket_s=.0039), bytes_per_s=12e9,
+             events=(("ecn_marked_rx", 6e4), ("cnp_tx", 9e2), ("cnp_rx", 9e2), ("pfc_pause", 2.5e3))),
+    Scenario("slow_sensor", "the job of serialized, but power is a mean over a second: nobody can tell",
+             H100_MEAN, partial(jobs.alternating, compute_s=.1, transfer_s=.08), blind=True),
 )
 
 DEMO_WALK = ("perfect_overlap", "serialized", "ddp_bucketed", "gradient_accumulation", "input_stall", "idle")

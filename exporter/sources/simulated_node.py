@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -57,12 +57,14 @@ class SimulatedNode:
     """Devices, links and lanes over a timeline. Fault times are infinite where nothing breaks."""
 
     def __init__(self, board: Board, timeline: Timeline, seed: Sequence[int], *, ports: int | None = None,
-                 link_fault_s: float = math.inf, gpu_fault_s: float = math.inf) -> None:
+                 link_fault_s: float = math.inf, gpu_fault_s: float = math.inf,
+                 events: Sequence[tuple[str, float]] = ()) -> None:
         self.board, self.timeline = board, timeline
         self.gpus = len(timeline.waves)
         self.port_count = ports or self.gpus
         self.lost_gpu, self.gpu_fault_s = min(5, self.gpus - 1), gpu_fault_s
         self.hurt_port, self.link_fault_s = min(2, self.port_count - 1), link_fault_s
+        self._event_rates = dict(events)  # per second of traffic, instead of those of a healthy fabric
         self._seeds = np.random.SeedSequence([*seed, 2])
         self.devices = (*map(self._gpu, range(self.gpus)), *map(self._port, range(self.port_count)), *_NODE_DEVICES)
         shared = [sum(g % self.port_count == p for g in range(self.gpus)) for p in range(self.port_count)]
@@ -80,7 +82,7 @@ class SimulatedNode:
         info = {"architecture": self.board.architecture, "driver_version": "570.124.06", "mig": "0",
                 "pci_bus_id": f"00000000:{0x1b + 0x10 * g:02X}:00.0"}
         return Device("gpu", f"GPU-{g}", index=g, uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'simulated GPU {g}')}",
-                      name=self.board.name, power_limit_watts=self.board.limit_watts, power_source="instant",
+                      name=self.board.name, power_limit_watts=self.board.limit_watts, power_source=self.board.power_source,
                       power_window_s=self.board.power_window_s, power_refresh_s=self.board.power_refresh_s,
                       info=MappingProxyType(info))
 
@@ -145,7 +147,7 @@ class SimulatedNode:
             return 4 * np.floor((flows + start[:, np.newaxis]) / 4)  # port_xmit_data counts words of four bytes
 
         yield self._lane(name, port, ("transmit_bytes_total", "receive_bytes_total"), PORT_PERIOD_S, fast, 3e-4)
-        events = _PortEvents(waves, hurt_s, rng)
+        events = _PortEvents(waves, hurt_s, self._event_rates, rng)
         keys = ("up_ratio", "rate_bytes_per_second", *(f"events/{event}" for event, _, _ in _EVENTS))
         yield self._lane(f"{name}/slow", port, keys, SLOW_PERIOD_S, events.read, 2e-3)
 
@@ -213,12 +215,13 @@ class _Slow:
 class _PortEvents:
     """State, rate and event counters of a port; a hurt link trains anew at half its rate, and errors follow."""
 
-    def __init__(self, waves: Sequence[Waveform], hurt_s: float, rng: np.random.Generator) -> None:
+    def __init__(self, waves: Sequence[Waveform], hurt_s: float, rates: Mapping[str, float],
+                 rng: np.random.Generator) -> None:
         self._waves, self._hurt_s, self._rng = waves, hurt_s, rng
         self._counts = np.zeros(len(_EVENTS))
         self._last_s = 0.0
         self._down = [name for name, _, _ in _EVENTS].index("link_down")
-        self._rates = np.array([rates for _, *rates in _EVENTS]).T
+        self._rates = np.array([(rates.get(name, usual), hurt) for name, usual, hurt in _EVENTS]).T
 
     def read(self, t_s: Array) -> Array:
         rows = []

@@ -118,6 +118,7 @@ def _node(row: Scenario, gpus: int, seconds: float, seed: int) -> SimulatedNode:
     return SimulatedNode(
         row.board, _timeline(row.board, crews, key, gpus), key, ports=half if row.other_job else None,
         link_fault_s=fault_s if row.fault == "link" else math.inf, gpu_fault_s=fault_s if row.fault == "gpu" else math.inf,
+        events=row.events,
     )
 
 
@@ -172,15 +173,15 @@ def _truth(row: Scenario, gpus: int, seconds: float, seed: int, start_s: float, 
                 gpu_truth[f"GPU-{g}"] = {**dict.fromkeys(_SHARES), "state": "no_data", "step_period_s": None}
                 continue
             means = (totals[there_s[g]][g] - totals[start_s][g]) / (there_s[g] - start_s)
-            verdict = verdict_of(means, shared=row.other_job is not None)
+            verdict = verdict_of(means, hidden=row.blind or row.other_job is not None)
             gpu_truth[f"GPU-{g}"] = {**verdict, "step_period_s": None if verdict["state"] == "idle" else period_s}
     return {"scenario": row.name, "seed": seed, "start_s": start_s, "end_s": end_s, **gpu_truth["GPU-0"], "gpus": gpu_truth}
 
 
-def verdict_of(means: Array, shared: bool = False) -> dict[str, Any]:
+def verdict_of(means: Array, hidden: bool = False) -> dict[str, Any]:
     """Shares, health and state from the mean levels [columns] of a stretch of time; None where there is no answer.
 
-    shared: another job uses the same ports, so that nobody outside could tell whose bytes they are.
+    hidden: nobody outside could tell: another job uses the same ports, or the sensors are too slow for this one.
     """
     running = float(means[Column.RUNNING])
     if running < .05:
@@ -192,7 +193,7 @@ def verdict_of(means: Array, shared: bool = False) -> dict[str, Any]:
     health = round(1.0 - exposed / communication, 6) if communicates else None
     rules = (  # the first that holds
         ("stalled" if stall >= .17 else "compute_only", health is None),
-        ("unobservable", shared),
+        ("unobservable", hidden),
         ("stalled", stall >= .17),
         ("overlapped", (health or 0.0) > .8 or exposed < .02),
         ("serialized", (health or 0.0) < .3),
