@@ -16,7 +16,7 @@ help:
 
 demo:
 	@sh .ci/venv $(VENV)
-	@$(BIN)/overlap-exporter demo --web.listen-address=:$(PORT)
+	@sh .ci/demo $(BIN) $(PORT)
 
 test:
 	@sh .ci/venv $(VENV) dev

@@ -18,6 +18,7 @@ from exporter.daemon import Daemon, Feed
 from exporter.live import LiveFeed
 from exporter.model import Event, OneLineError
 from exporter.playback import Playback
+from exporter.release import ReleaseSwitch
 from exporter.server import Server, ServerError
 from exporter.session import Session
 from exporter.trace import TraceWriter, read_trace
@@ -30,14 +31,26 @@ class AppError(OneLineError):
 
 
 def demo(settings: Config, file: str | None, flags: Mapping[str, Any], speed: float, seed: int) -> None:
-    """The daemon on a simulated node."""
+    """The daemon on a simulated node; tells a person at the terminal where to look."""
     from exporter.sources.simulator import demo_events
 
     logs.setup(settings.log_level, settings.log_format)
     clock = SystemClock()
     feed = Playback(lambda: demo_events(seed), clock, speed)
     log.warning("demo: everything shown is simulated; no device of this machine is read")
-    _run(settings, file, flags, feed, "demo", clock, "watch the state of the GPUs change as the simulated job walks on")
+    url = _run(settings, file, flags, feed, "demo", clock, say=_DEMO)
+    print(f"overlap-exporter demo ended after {feed.now_s() / speed:.0f} s; it was at {url}, see README.md for what comes next")
+
+
+_DEMO = """
+  A simulated 8-GPU node. Each minute or so its job changes:
+  perfect_overlap, serialized, ddp_bucketed, gradient_accumulation, input_stall, idle
+
+  page      {url}
+  metrics   {url}metrics
+  look at   the state of the GPUs, health, and how power and traffic take turns or not
+  end       Ctrl-C
+"""
 
 
 def serve(settings: Config, file: str | None, flags: Mapping[str, Any]) -> None:
@@ -45,7 +58,7 @@ def serve(settings: Config, file: str | None, flags: Mapping[str, Any]) -> None:
     logs.setup(settings.log_level, settings.log_format)
     clock = SystemClock()
     feed = LiveFeed(settings, clock, platform.node())
-    _run(settings, file, flags, feed, "serve", clock, "reading the devices of this node")
+    _run(settings, file, flags, feed, "serve", clock)
 
 
 def record(settings: Config, path: str, seconds: float | None, force: bool) -> None:
@@ -73,15 +86,18 @@ def replay(settings: Config, file: str | None, flags: Mapping[str, Any], path: s
             log.warning("%s: %s", path, reader.cut)
 
     clock = SystemClock()
-    _run(settings, file, flags, Playback(events, clock, speed, loop), "replay", clock, f"what is shown was recorded: {path}")
+    log.info("what is shown was recorded: %s", path)
+    _run(settings, file, flags, Playback(events, clock, speed, loop), "replay", clock)
 
 
 def _run(
-    settings: Config, file: str | None, flags: Mapping[str, Any], feed: Feed, mode: str, clock: SystemClock, hint: str
-) -> None:
-    """Serve a feed until told to stop."""
+    settings: Config, file: str | None, flags: Mapping[str, Any], feed: Feed, mode: str, clock: SystemClock, say: str = ""
+) -> str:
+    """Serve a feed until told to stop; the address that it was at."""
     session = Session(settings.analysis_windows_seconds, settings.analysis_verdict_window_seconds)
-    daemon = Daemon(feed, session, mode, clock, os.getpid(), _reloader(settings, file, flags, feed), settings.require)
+    switch = ReleaseSwitch(feed) if isinstance(feed, LiveFeed) else None
+    reload = _reloader(settings, file, flags, feed)
+    daemon = Daemon(feed, session, mode, clock, os.getpid(), reload, settings.require, switch)
     daemon.handle_signals()
     server = Server(settings.web_listen_address, settings.web_config_file, daemon)
     try:
@@ -89,12 +105,15 @@ def _run(
     except ServerError as error:
         feed.stop()
         raise AppError(str(error)) from None
-    log.info("overlap-exporter %s (%s) is at %s, metrics at %smetrics; %s", __version__, mode, server.url, server.url, hint)
+    log.info("overlap-exporter %s (%s) is at %s, metrics at %smetrics", __version__, mode, server.url, server.url)
+    if say:
+        print(say.format(url=server.url), flush=True)
     try:
         daemon.run()
     finally:
         server.stop()
         feed.stop()
+    return server.url
 
 
 def _reloader(settings: Config, file: str | None, flags: Mapping[str, Any], feed: Feed) -> Callable[[], bool]:
