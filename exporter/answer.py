@@ -14,6 +14,7 @@ from exporter.collector import Exposition
 from exporter.connections import Connections
 from exporter.credentials import BusyError, Credentials
 from exporter.model import Series
+from exporter.release import ReleaseSwitch
 from exporter.stream import Stream, to_json
 from exporter.web_config import WebConfigFile
 
@@ -43,6 +44,11 @@ class State(Protocol):
         """What the waveforms are cut from."""
         ...
 
+    @property
+    def switch(self) -> ReleaseSwitch | None:
+        """The release switch; None where nothing holds a device."""
+        ...
+
     def not_ready(self) -> str | None:
         """Why the daemon is not ready yet; None once it is."""
         ...
@@ -70,6 +76,8 @@ class RefusalError(HTTPError):
 
 class Endpoint(RequestHandler):
     """What all answers have in common: headers, authentication, errors as one line."""
+
+    allow = "GET, HEAD"
 
     def initialize(self, context: Context) -> None:
         self.context = context
@@ -109,8 +117,8 @@ class Endpoint(RequestHandler):
         error = about.get("exc_info", (None, None, None))[1]
         line = error.line if isinstance(error, RefusalError) else self._reason
         if status_code == 405:
-            self.set_header("Allow", "GET, HEAD")
-            line = "only GET and HEAD are answered here"
+            self.set_header("Allow", self.allow)
+            line = f"only {self.allow.replace(', ', ' and ')} {'are' if ',' in self.allow else 'is'} answered here"
         for name, value in getattr(error, "headers", {}).items():
             self.set_header(name, value)
         self.say(line)

@@ -18,6 +18,7 @@ from exporter.collector import Exposition, Form
 from exporter.history import History
 from exporter.model import ANALYSIS_DURATION_BOUNDS_S, Event, Inventory, OneLineError, Quarantine, Snapshot
 from exporter.processes import Processes
+from exporter.release import ReleaseSwitch
 from exporter.session import Session
 
 log = logging.getLogger(__name__)
@@ -81,12 +82,13 @@ class Feed(Protocol):
 
 
 class Daemon:
-    """Implements what the server asks for (`exposition`, `history`, `not_ready`)."""
+    """Implements what the server asks for (`exposition`, `history`, `not_ready`, `switch`)."""
 
     def __init__(
         self, feed: Feed, session: Session, mode: str, clock: Clock, own_pid: int, on_hangup: Callable[[], bool],
-        require: tuple[str, ...] = (),
+        require: tuple[str, ...] = (), switch: ReleaseSwitch | None = None,
     ) -> None:  # fmt: skip
+        self.switch = switch  # None: nothing here holds a device
         self._feed = feed
         self._session = session
         self._mode = mode
@@ -122,16 +124,22 @@ class Daemon:
         return "no analysis has run yet" if not self._session.verdicts.at_s else None
 
     def handle_signals(self) -> None:
-        """SIGTERM and SIGINT stop, SIGHUP reloads; also as process 1, which has no default action for them."""
+        """SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 works the release switch; also as process 1, which has no
+        default action for them."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
+        signal.signal(signal.SIGUSR1, self._on_switch)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
 
     def _on_reload(self, number: int, frame: FrameType | None) -> None:
         self._hung_up = True
+
+    def _on_switch(self, number: int, frame: FrameType | None) -> None:
+        if self.switch is not None:
+            self.switch.toggle()
 
     def run(self) -> None:
         """Until a signal says stop, or the feed has ended."""
@@ -140,6 +148,8 @@ class Daemon:
                 self._hung_up = False
                 self._reload_ok = self._on_hangup()
                 self._publish()
+            if self.switch is not None:
+                self.switch.step()
             events = self._feed.poll(self._session.next_due_s)
             urgent = False
             for event in events:

@@ -15,6 +15,7 @@ from tornado.iostream import StreamClosedError
 from exporter.answer import Endpoint, RefusalError
 from exporter.api import find_gpu, snapshot_json, texts_json, waveform_json
 from exporter.collector import negotiate
+from exporter.loopback import Release, Resume
 from exporter.model import Snapshot
 from exporter.stream import WAITING, to_json
 
@@ -176,6 +177,8 @@ ROUTES: tuple[tuple[str, type[Endpoint]], ...] = (
     (r"/metrics", Metrics),
     (r"/-/healthy", Healthy),
     (r"/-/ready", Ready),
+    (r"/-/release", Release),
+    (r"/-/resume", Resume),
     (r"/api/v1/snapshot", SnapshotEndpoint),
     (r"/api/v1/waveform", Waveform),
     (r"/api/v1/stream", EventStream),

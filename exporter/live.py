@@ -143,6 +143,22 @@ class LiveFeed:
         missing = [f"reader {name}" for name in ("gpu", "net") if name not in self._parts]
         return " and ".join(missing) or None
 
+    def release(self, seconds: float) -> None:
+        """Let go of the GPU devices, for so long or until `resume`."""
+        self._supervisor.release("gpu", seconds)
+
+    def resume(self) -> None:
+        """Take the GPU devices up again."""
+        self._supervisor.resume("gpu")
+
+    def released(self) -> bool:
+        """Whether the GPU devices are being left alone by request."""
+        return self._supervisor.released("gpu")
+
+    def holders(self) -> tuple[int, ...]:
+        """Processes that may hold a GPU device, those that are stuck in one included."""
+        return self._supervisor.families()["gpu"]
+
     def reconfigure(self, config: Config) -> None:
         """Go on with other settings: readers whose settings changed are replaced, pairing is done anew."""
         before = {spec.name: spec for spec in reader_specs(self._config)}

@@ -69,6 +69,10 @@ class Supervisor:
         """Take released devices up again."""
         self._readers[name].resume(self._clock.mono_s())
 
+    def released(self, name: str) -> bool:
+        """Whether a reader's devices are being left alone because `release` was asked for."""
+        return self._readers[name].released
+
     def replace(self, spec: ReaderSpec) -> None:
         """Go on with other settings."""
         self._readers[spec.name].replace(spec, self._clock.mono_s())

@@ -110,8 +110,19 @@ class Reader:
 
     def resume(self, now_s: float) -> None:
         """Take the devices up again; does nothing where they were not released."""
-        if self._resume_at_s is not None:
-            self._resume_at_s, self._start_at_s = None, now_s
+        if self._resume_at_s is None:
+            return
+        self._resume_at_s = None
+        if len(self.abandoned) > MOST_ABANDONED:  # as before: no further process goes in there
+            self._all_hang = True
+            self._say_down(now_s, "devices_hang")
+        else:
+            self._start_at_s = now_s
+
+    @property
+    def released(self) -> bool:
+        """Whether the devices are left alone by request."""
+        return self._resume_at_s is not None
 
     def replace(self, spec: ReaderSpec, now_s: float) -> None:
         """Go on with other settings, in a new process."""

@@ -9,6 +9,8 @@
  *   init_hang 0                       seconds that nvmlInitWithFlags takes
  *   error 0                           code that every call after it answers
  *   missing nvmlGpmSampleGet,...      these calls answer FUNCTION_NOT_FOUND
+ *   devices DIR                       initialising opens DIR/nvidiactl, a handle of board N opens DIR/nvidiaN; shutting down
+ *                                     closes them
  *   gpu N KEY VALUE...                board N; the first line for a board creates it
  *     name, uuid, bdf, arch (9), cc (9.0), limit (W), module_limit (W), mig (0|1), links (18)
  *     wave C_W N_W C_S N_S PHASE_S [I_W I_S]   watts in compute and communication, seconds of each, [watts, seconds idle]
@@ -31,6 +33,7 @@
  * 2024, "Part-time Power Measurements").
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
@@ -62,7 +65,12 @@ typedef struct {
     sensor_t sensor[SENSORS];
     int xids, xid_code[MAX_XIDS], xid_count[MAX_XIDS];
 } board_t;
-typedef struct { int init_error, error; double init_hang; char driver[80], missing[512]; board_t board[MAX_BOARDS]; } state_t;
+typedef struct {
+    int init_error, error;
+    double init_hang;
+    char driver[80], missing[512], devices[256];
+    board_t board[MAX_BOARDS];
+} state_t;
 
 typedef union { double d; u32 ui; u64 ull; i64 sll; } value_t;
 typedef struct { u32 field, scope; i64 stamp, latency; int type, ret; value_t value; } field_t;
@@ -162,6 +170,7 @@ static void load(void) {
         if (sscanf(line, "gpu %d %31s %n", &n, key, &used) == 2 && n >= 0 && n < MAX_BOARDS) board_line(&fresh.board[n], key, line + used);
         else if (!strncmp(line, "driver ", 7)) snprintf(fresh.driver, sizeof fresh.driver, "%.79s", line + 7);
         else if (!strncmp(line, "missing ", 8)) snprintf(fresh.missing, sizeof fresh.missing, "%s", line + 8);
+        else if (!strncmp(line, "devices ", 8)) snprintf(fresh.devices, sizeof fresh.devices, "%.200s", line + 8);
         else if (!strncmp(line, "init_error ", 11)) fresh.init_error = atoi(line + 11);
         else if (!strncmp(line, "init_hang ", 10)) fresh.init_hang = atof(line + 10);
         else if (!strncmp(line, "error ", 6)) fresh.error = atoi(line + 6);
@@ -266,6 +275,25 @@ static double nvlink_bytes(const board_t *b) {
     return integral(b, on, mono() - b->shift) + 1e12;
 }
 
+/* ---- the files below /dev that the real library holds open -------------------------------------------------------- */
+
+static int held[MAX_BOARDS + 1]; /* descriptor, or 0; the last one is that of nvidiactl */
+
+static void hold(const state_t *s, int n) {
+    char path[300];
+    if (!s->devices[0] || held[n]) return;
+    snprintf(path, sizeof path, n == MAX_BOARDS ? "%s/nvidiactl" : "%s/nvidia%d", s->devices, n);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    held[n] = fd > 0 ? fd : 0;
+}
+
+static void let_go(void) {
+    for (int n = 0; n <= MAX_BOARDS; n++) {
+        if (held[n]) close(held[n]);
+        held[n] = 0;
+    }
+}
+
 /* ---- library and enumeration ------------------------------------------------------------------------------------- */
 
 int nvmlInitWithFlags(u32 flags) {
@@ -276,11 +304,12 @@ int nvmlInitWithFlags(u32 flags) {
     if (s->init_error) return s->init_error;
     initialized++;
     generation++;
+    hold(s, MAX_BOARDS);
     return OK;
 }
 int nvmlShutdown(void) {
     note("shutdown");
-    if (initialized) initialized--;
+    if (initialized && !--initialized) let_go();
     return OK;
 }
 const char *nvmlErrorString(int code) { (void)code; return "an error of the fake library"; }
@@ -303,6 +332,7 @@ int nvmlDeviceGetHandleByIndex_v2(u32 index, void **handle) {
     if (ret) return ret;
     if (index >= MAX_BOARDS || !s->board[index].present) return INVALID_ARGUMENT;
     if ((ret = faults(s, (int)index, __func__))) return ret;
+    hold(s, (int)index);
     *handle = (void *)(((size_t)generation << 16) + index + 1);
     return s->board[index].open_error;
 }

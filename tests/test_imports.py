@@ -26,7 +26,7 @@ SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_wavefo
 JUDGING = "analysis readings memories shares verdict"
 READER = "reader reader_crew reader_ledger reader_outlet reader_rounds reader_turns"
 SUPERVISOR = "supervisor supervisor_child supervisor_reader"
-WEB = "server answer endpoints stream api connections credentials listening web_config"
+WEB = "server answer endpoints loopback stream api connections credentials listening web_config"
 
 # Modules -> what of the project they may import (besides each other); "*" is anything.
 RULES = {
@@ -53,7 +53,8 @@ RULES = {
     SUPERVISOR: "model clock wire announcements",
     "metrics self_metrics family labels": "__init__ model quantities",
     "collector": "metrics model",
-    WEB: "__init__ collector model quantities config history meanings advice wording",
+    "release": "",
+    WEB: "__init__ collector model quantities config history meanings advice wording release",
 }
 
 # Third-party packages and the only modules through which they come in.
