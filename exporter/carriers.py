@@ -111,7 +111,7 @@ def _rhythm(
         if float(variation(power)) < _POWER_VARIES:
             continue
         for age_s in (0.0, refresh_s / 2, refresh_s):
-            rate = rate_between(byte_t, done, unknown, *intervals(t, age_s, window_s, max(window_s, gap_s)))
+            rate = rate_between(byte_t, done, unknown, *intervals(t, np.full(len(t), age_s), window_s, max(window_s, gap_s)))
             r = float(pearson(power, rate))
             best = float(np.fmax(best, 0.0 if np.isnan(r) else abs(r)))
     return None if early and not enough else best

@@ -44,8 +44,8 @@ class PollTimes:
         k = np.arange(self._next, max(self._next, last))
         self._next = max(self._next, last)
         late_s = self._rng.exponential(_LATENESS_S, len(k)) * np.where(self._rng.random(len(k)) < .01, 10.0, 1.0)
-        times: Array = self._phase_s + k * self._period_s + np.minimum(late_s, min(_LATENESS_MAX_S, .4 * self._period_s))
-        return times
+        late_s = np.minimum(late_s, min(_LATENESS_MAX_S, .4 * self._period_s))
+        return np.asarray(self._phase_s + k * self._period_s + late_s, np.float64)
 
 
 class Refresh:
@@ -60,7 +60,7 @@ class Refresh:
     def until(self, end_s: float) -> Array:
         """The refreshes up to `end_s` that were not given before."""
         n = max(0, int((end_s - self._at_s) / self._period_s) + 1)
-        nominal: Array = self._at_s + self._period_s * np.arange(n)
+        nominal = np.asarray(self._at_s + self._period_s * np.arange(n), np.float64)
         self._at_s += self._period_s * n
         if n:  # a random walk: oscillators wander
             self._at_s += self._jitter_s * float(self._rng.standard_normal())
@@ -131,5 +131,4 @@ class GpmMeans:
         self._last_s = float(t_s[-1])
         means = np.stack([np.diff(self._wave.total(column, edges)) / np.diff(edges) for column in self.COLUMNS])
         noise = 2e-3 * self._rng.standard_normal(means.shape)
-        shown: Array = np.round(np.clip(means + np.where(means > 1e-3, noise, 0.0), 0.0, 1.0), 4)
-        return shown
+        return np.asarray(np.round(np.clip(means + np.where(means > 1e-3, noise, 0.0), 0.0, 1.0), 4), np.float64)

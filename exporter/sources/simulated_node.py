@@ -209,7 +209,7 @@ class _Slow:
             throttled = round(float(self._wave.total(Column.CAPPED, since[1:])[0]), 6)
             others = [0.0] * (len(_THROTTLES) - 1)
             rows.append([self._board.limit_watts, round(self._celsius), round(clock / 15e6) * 15e6, throttled, *others])
-        return np.array(rows).reshape(-1, len(_SLOW_KEYS)).T
+        return np.asarray(np.array(rows).reshape(-1, len(_SLOW_KEYS)).T, np.float64)
 
 
 class _PortEvents:
@@ -234,4 +234,4 @@ class _PortEvents:
             self._counts[self._down] += hurt and self._last_s < self._hurt_s
             self._last_s = t
             rows.append([1.0, PORT_BYTES_PER_S / (2 if hurt else 1), *self._counts.tolist()])
-        return np.array(rows).reshape(-1, 2 + len(_EVENTS)).T
+        return np.asarray(np.array(rows).reshape(-1, 2 + len(_EVENTS)).T, np.float64)
