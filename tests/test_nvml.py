@@ -334,7 +334,9 @@ CODES = (
     (UNINITIALIZED, "uninitialized", REOPEN, "library"), (DRIVER_NOT_LOADED, "driver_not_loaded", REOPEN, "library"),
     (INVALID_ARGUMENT, "invalid_argument", REOPEN, "library"),
     (LIB_RM_VERSION_MISMATCH, "library_driver_mismatch", RESTART, "library"),
-    (20, "nvml_error_20", KEEP, "transient"), (777, "nvml_error_777", KEEP, "transient"),
+    (8, "insufficient_power", QUARANTINE, "gpu_lost"), (28, "gpu_not_found", REOPEN, "library"),
+    (11, "irq_issue", KEEP, "transient"), (17, "operating_system", KEEP, "transient"), (19, "in_use", KEEP, "transient"),
+    (20, "memory", KEEP, "transient"), (27, "not_ready", KEEP, "transient"), (777, "nvml_error_777", KEEP, "transient"),
 )  # fmt: skip
 
 
@@ -349,15 +351,27 @@ def test_an_error_code_says_what_is_to_be_done(node: Node, code: int, reason: st
     assert node.read("nvml/GPU-1")["power_watts"] > 0
 
 
-def test_unknown_errors_are_borne_until_the_fifth_in_a_row(node: Node) -> None:
+@pytest.mark.parametrize(("code", "then"), [(UNKNOWN, QUARANTINE), (29, REOPEN)])
+def test_an_error_that_may_pass_is_borne_until_the_fifth_in_a_row(node: Node, code: int, then: str) -> None:
     node.open()
-    node.edit(error=UNKNOWN)
     verdicts = []
-    for _ in range(5):
+    for error in (code, 0, code, code, code, code, code):
+        node.edit(error=error)
+        if not error:
+            node.read()
+            continue
         with pytest.raises(LaneError) as caught:
             node.read()
         verdicts.append(caught.value.then)
-    assert verdicts == [KEEP] * 4 + [QUARANTINE]
+    assert verdicts == [KEEP] * 5 + [then]
+
+
+@pytest.mark.parametrize("code", [6, 21])
+def test_no_new_sample_is_absent_and_no_error(node: Node, code: int) -> None:
+    node.open()
+    node.edit(entry_error=code)
+    assert math.isnan(node.read()["power_watts"])
+    assert set(node.lane("nvml/GPU-0").errors.values()) == {0}
 
 
 def test_fields_that_fail_one_by_one_are_absent_and_counted(node: Node) -> None:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from exporter.sources import KEEP, QUARANTINE, REOPEN, RESTART, LaneError
 
 NAN = float("nan")
-OK, INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT, FUNCTION_NOT_FOUND, UNKNOWN = 0, 2, 3, 10, 13, 999
-UNKNOWN_IN_A_ROW = 5  # an unknown error is transient; this many in a row are the device's fault
+OK, INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT, FUNCTION_NOT_FOUND, INVALID_STATE, UNKNOWN = 0, 2, 3, 10, 13, 29, 999
 
 
 class Calls(Protocol):
@@ -28,7 +27,7 @@ class Calls(Protocol):
 
 
 class Code(NamedTuple):
-    """What an NVML error code means to us: its name, the reason it is counted under, what the reader does."""
+    """What an NVML error code means to us: its name, the reason it is counted under ("": no error), what the reader does."""
 
     name: str
     counted: str
@@ -42,20 +41,30 @@ CODES: Mapping[int, Code] = {
     2: Code("invalid_argument", "library", REOPEN),  # on a handle that worked before; on a first probe: unsupported
     3: Code("not_supported", "unsupported", KEEP),
     4: Code("no_permission", "no_permission", KEEP),
-    6: Code("not_found", "transient", KEEP),
-    8: Code("insufficient_power", "transient", KEEP),
+    6: Code("not_found", "", KEEP),  # no new sample
+    8: Code("insufficient_power", "gpu_lost", QUARANTINE),  # its power cables are missing: only people can help
     9: Code("driver_not_loaded", "library", REOPEN),
     10: Code("timeout", "transient", KEEP),
+    11: Code("irq_issue", "transient", KEEP),
     12: Code("library_not_found", "library", REOPEN),
     13: Code("function_not_found", "unsupported", KEEP),
     15: Code("gpu_lost", "gpu_lost", QUARANTINE),
     16: Code("reset_required", "gpu_lost", QUARANTINE),
+    17: Code("operating_system", "transient", KEEP),
     18: Code("library_driver_mismatch", "library", RESTART),  # the old library stays mapped: only a new process helps
+    19: Code("in_use", "transient", KEEP),
+    20: Code("memory", "transient", KEEP),
+    21: Code("no_data", "", KEEP),
     25: Code("argument_version_mismatch", "unsupported", KEEP),
     26: Code("deprecated", "unsupported", KEEP),
+    27: Code("not_ready", "transient", KEEP),
     28: Code("gpu_not_found", "library", REOPEN),
+    29: Code("invalid_state", "transient", KEEP),
     999: Code("unknown_error", "transient", KEEP),
 }
+# What is transient by itself and no longer is when a device answers nothing else: how often in a row, and what is done then.
+IN_A_ROW = 5
+PERSISTENT: Mapping[int, str] = {INVALID_STATE: REOPEN, UNKNOWN: QUARANTINE}
 PERMANENT = frozenset((2, 3, 4, 13, 25, 26))  # answers to a first probe after which an entry is not asked for again
 
 
@@ -76,23 +85,24 @@ class Tally(dict[str, int]):
 
 
 class Failures:
-    """Turns the codes of one device into errors: counts them, and loses patience with unknown ones."""
+    """Turns the codes of one device into errors: counts them, and loses patience with those that persist."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._unknown = 0
+        self._in_a_row = 0
 
     def check(self, code: int) -> None:
         """Raise LaneError unless `code` is success. For the code of a call as a whole."""
         if code == OK:
-            self._unknown = 0
+            self._in_a_row = 0
             return
         name, counted, then = meaning(code)
-        self._tally.add(counted)
-        if code == UNKNOWN:
-            self._unknown += 1
-            if self._unknown >= UNKNOWN_IN_A_ROW:
-                then = QUARANTINE
+        if counted:
+            self._tally.add(counted)
+        if code in PERSISTENT:
+            self._in_a_row += 1
+            if self._in_a_row >= IN_A_ROW:
+                then = PERSISTENT[code]
         raise LaneError(name, then)
 
     def entry(self, code: int) -> None:
@@ -100,7 +110,8 @@ class Failures:
         _, counted, then = meaning(code)
         if then == QUARANTINE:
             self.check(code)
-        self._tally.add("unsupported" if code == INVALID_ARGUMENT else counted)
+        if counted:
+            self._tally.add("unsupported" if code == INVALID_ARGUMENT else counted)
 
 
 # nvmlFieldValue_t, 40 bytes: fieldId, scopeId, timestamp us, latencyUsec, valueType, nvmlReturn, value.
