@@ -15,7 +15,8 @@ from exporter.model import ANALYSIS_DURATION_BOUNDS_S, READ_DURATION_BOUNDS_S, S
 
 # Why a read failed, per kind of reading: at most eight, and each is there from the start, at 0. What a reader counts under
 # a name that is not here is shown as "other", where the list has one.
-_FILE_REASONS = ("not_available", "io_error", "permission_denied", "missing", "not_a_number", "vanished", "other")
+_FILE_REASONS = ("not_available", "io_error", "permission_denied", "missing", "not_a_number", "vanished", "counter_reset",
+                 "saturated")
 ERROR_REASONS: Mapping[str, tuple[str, ...]] = {
     "nvml": ("implausible_power", "implausible_utilization", "implausible_counter", "unsupported", "no_permission",
              "transient", "gpu_lost", "library"),
@@ -51,16 +52,28 @@ def _read_durations(sources: tuple[SourceHealth, ...]) -> Buckets:
 
 def _last_success(x: Labelled) -> Iterator[Row]:
     for kind in x.sources:
-        times_s = [s.last_success_s for s in x.answering(kind) if s.last_success_s is not None]
-        if times_s:
-            yield (kind,), x.snapshot.wall_s - (x.snapshot.t_s - min(times_s))
+        newest_s: dict[str, float] = {}
+        for source in x.answering(kind):
+            if source.last_success_s is not None:
+                device = _device(source)
+                newest_s[device] = max(newest_s.get(device, source.last_success_s), source.last_success_s)
+        if newest_s:
+            yield (kind,), x.snapshot.wall_s - (x.snapshot.t_s - min(newest_s.values()))
 
 
 def _intervals(x: Labelled) -> Iterator[Row]:
     for kind, sources in x.sources.items():
-        intervals_s = [s.interval_s for s in sources if s.interval_s is not None]
-        if intervals_s:
-            yield (kind,), max(intervals_s)
+        fastest_s: dict[str, float] = {}  # a device has slower lanes beside the one that counts
+        for source in sources:
+            if source.interval_s is not None:
+                fastest_s[_device(source)] = min(fastest_s.get(_device(source), source.interval_s), source.interval_s)
+        if fastest_s:
+            yield (kind,), max(fastest_s.values())
+
+
+def _device(source: SourceHealth) -> str:
+    """What a source reads: "mlx5_0" of "rdma/mlx5_0/events"."""
+    return source.source.partition("/")[2].partition("/")[0]
 
 
 def _analysis_durations(x: Labelled) -> Iterator[Row]:
@@ -84,7 +97,7 @@ SELF_FAMILIES: tuple[Family, ...] = (
     family("overlap_source_restarts_total", "counter", "source",
            _per_source(lambda s: float(max(x.restarts for x in s))), "How often the reader of this kind was replaced."),
     family("overlap_source_interval_seconds", "gauge", "source", _intervals,
-           "Time between reads in force, after back-off: of the slowest source."),
+           "Time between reads in force, after back-off: the fast reads of the slowest device."),
     family("overlap_analysis_duration_seconds", "histogram", "", _analysis_durations,
            "How long one analysis of all GPUs took."),
     family("overlap_config_last_reload_successful", "gauge", "", lambda x: [((), float(x.snapshot.config_reload_ok))],
