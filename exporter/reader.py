@@ -27,7 +27,7 @@ from exporter.reader_rounds import Opener, Rounds, Settings
 from exporter.sources import GpuSettings, NetSettings, settings_from_json
 
 _PR_SET_PDEATHSIG = 1
-_WATCH_S = 0.05  # where threads may have to be left behind
+_WATCH_S = 0.1  # where threads may have to be left behind
 _BEAT_S = 0.25  # elsewhere only a sign of life is needed
 _PATIENCE_S = 2.0  # for the rounds to end once they touch nothing; a thread that is stuck in a file is not waited for
 _STDIN = 0

@@ -90,10 +90,13 @@ def boxcar_sum(x: Array, reach: int) -> Array:
     [3.0, 6.0, 9.0, 7.0]
     """
     n = x.shape[-1]
-    total = np.zeros((*x.shape[:-1], n + 1))
-    np.cumsum(x, axis=-1, out=total[..., 1:])
-    i = np.arange(n)
-    return total[..., np.minimum(i + reach + 1, n)] - total[..., np.maximum(i - reach, 0)]
+    reach = min(reach, n)
+    total = np.cumsum(x, axis=-1, dtype=np.float64)
+    out = np.empty_like(total)
+    out[..., : n - reach] = total[..., reach:]
+    out[..., n - reach :] = total[..., -1:]
+    out[..., reach + 1 :] -= total[..., : max(0, n - reach - 1)]
+    return out
 
 
 def rate_between(t: Array, done: Array, unknown: Array, start_s: Array, end_s: Array) -> Array:
