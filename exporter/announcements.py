@@ -54,16 +54,24 @@ class Announcements:
         return self._words[_HEARTBEAT]
 
     def number(self, kind: str, device_id: str) -> int:
-        """The number of a device in this page. Devices beyond the table share the last entry."""
+        """The number of a device in this page. A full table forgets the name that is there longest and is not being touched.
+
+        Devices come and go for months, under ever new names; one that is still there is named anew at its next touch.
+        """
         key = (kind, device_id)
         number = self._numbers.get(key)
         if number is None:
-            number = min(len(self._numbers) + 1, NAMES)
+            number = len(self._numbers) + 1 if len(self._numbers) < NAMES else self._free_number()
             text = f"{kind}\0{device_id}".encode()[: _NAME_BYTES - 1]
             at = (number - 1) * _NAME_BYTES
             self._names[at : at + _NAME_BYTES] = text.ljust(_NAME_BYTES, b"\xff")
             self._numbers[key] = number
         return number
+
+    def _free_number(self) -> int:
+        touched = {self._words[_HEAD_WORDS + slot * _SLOT_WORDS + 1] for slot in range(SLOTS)}
+        oldest = next(key for key, number in self._numbers.items() if number not in touched)
+        return self._numbers.pop(oldest)
 
     def touch(self, slot: int, number: int, mono_s: float) -> None:
         """This thread is about to touch device `number`."""

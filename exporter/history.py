@@ -30,6 +30,7 @@ from exporter.model import (
 Array = NDArray[np.float64]
 _EMPTY: Array = np.empty(0)
 _FIRST_CAPACITY = 512
+_MOST_GONE = 64  # sources that are not there any more and still have a health of their own
 
 
 class Ring:
@@ -88,6 +89,16 @@ class _Health:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(READ_DURATION_BOUNDS_S) + 1))
     duration_sum_s: float = 0.0
 
+    def absorb(self, other: _Health) -> None:
+        """Add what another source has counted: totals of a kind must not fall when a source is forgotten."""
+        self.reads += other.reads
+        self.missed_ticks += other.missed_ticks
+        self.restarts = max(self.restarts, other.restarts)
+        self.duration_sum_s += other.duration_sum_s
+        self.buckets = [a + b for a, b in zip(self.buckets, other.buckets, strict=True)]
+        for reason, count in other.errors.items():
+            self.errors[reason] = self.errors.get(reason, 0) + count
+
 
 class History:
     """The memory of one session. Thread-safe: one writer, any number of readers."""
@@ -125,7 +136,7 @@ class History:
             return
         if not self._rings[record.source].append(record.t_s, record.values):
             return
-        good = False
+        good = not source.channels  # a source of names, not of numbers (pods, jobs): that it answered is all
         for channel, value in zip(source.channels, record.values, strict=True):
             if not math.isnan(value):
                 self._latest[channel] = (value, record.t_s)
@@ -139,12 +150,16 @@ class History:
             health.duration_sum_s += record.duration_s
 
     def _apply_inventory(self, inventory: Inventory) -> None:
-        """Rings of sources whose channels stay as they are go on; the rest start anew."""
+        """Rings of sources whose channels stay as they are, and of the same devices, go on; the rest start anew."""
+        uuids = {d.id: d.uuid for d in self._inventory.devices if d.uuid}
+        others = {d.id for d in inventory.devices if d.uuid and uuids.get(d.id, d.uuid) != d.uuid}
         rings: dict[str, Ring] = {}
         rows: dict[str, list[tuple[Ring, int]]] = {}
         for source in inventory.sources:
             before = self._sources.get(source.name)
             same = before is not None and before.channels == source.channels
+            if same and others and any(c.split("/", 1)[0] in others for c in source.channels):
+                same = False  # another board has this index now
             ring = self._rings[source.name] if same else Ring(len(source.channels), self._horizon_s)
             rings[source.name] = ring
             for row, channel in enumerate(source.channels):
@@ -154,7 +169,22 @@ class History:
         self._inventory = inventory
         self._sources = {s.name: s for s in inventory.sources}
         self._rings, self._rows = rings, rows
-        self._latest = {c: v for c, v in self._latest.items() if c in rows}
+        self._latest = {c: v for c, v in self._latest.items() if c in rows and c.split("/", 1)[0] not in others}
+        self._forget_health()
+
+    def _forget_health(self) -> None:
+        """Interfaces may come and go under ever new names: of those that went long ago only their sum is kept, by kind."""
+        gone = [n for n in self._health if n not in self._sources and "/" in n and not n.endswith("/")]
+        for name in gone[: max(0, len(gone) - _MOST_GONE)]:
+            self._health.setdefault(name.split("/", 1)[0] + "/", _Health()).absorb(self._health.pop(name))
+
+    def _is_missed(self, name: str) -> bool:
+        """Whether a source counts as down where it said so: not one that is gone, unless its device is left alone."""
+        if name in self._sources or "/" not in name:
+            return True
+        device = name.partition("/")[2] + "/"
+        alone = (q.id + "/" for q in self._quarantined.values())
+        return any(device.startswith(q) or q.startswith(device) for q in alone)
 
     def _apply_status(self, status: SourceStatus) -> None:
         health = self._health.setdefault(status.source, _Health())
@@ -213,9 +243,10 @@ class History:
         """How every source does, in the order of the inventory, then those that only spoke of themselves."""
         with self._lock:
             names = [*self._sources, *(n for n in self._health if n not in self._sources)]
+            missed = {n for n in names if not self._health[n].up and self._is_missed(n)}
             return tuple(
-                SourceHealth(n, h.up, h.reason, h.reads, dict(h.errors), h.missed_ticks, h.restarts, h.interval_s,
-                             h.last_success_s, tuple(h.buckets), h.duration_sum_s)
+                SourceHealth(n, h.up or n not in missed, h.reason if h.up or n in missed else None, h.reads, dict(h.errors),
+                             h.missed_ticks, h.restarts, h.interval_s, h.last_success_s, tuple(h.buckets), h.duration_sum_s)
                 for n, h in ((n, self._health[n]) for n in names)
             )
 

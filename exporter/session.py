@@ -69,7 +69,9 @@ class Session:
 
     def gone(self, now_s: float) -> tuple[Device, ...]:
         """GPUs that have left within the last 24 hours."""
-        return tuple(gpu for since_s, gpu in self._gone.values() if now_s - since_s <= _GONE_S)
+        for uuid in [u for u, (since_s, _) in self._gone.items() if now_s - since_s > _GONE_S]:
+            del self._gone[uuid]
+        return tuple(gpu for _, gpu in self._gone.values())
 
     @property
     def next_due_s(self) -> float:

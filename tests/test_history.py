@@ -111,3 +111,46 @@ def test_a_source_that_only_speaks_of_itself_is_shown() -> None:
     h = history()
     h.apply(SourceStatus("nvml", 0.1, up=False, reason="library_not_found"))
     assert [(s.source, s.up, s.reason) for s in h.health()] == [("nvml", False, "library_not_found")]
+
+
+def test_another_board_under_the_same_index_inherits_no_reading() -> None:
+    history = History()
+    source = Source("nvml/GPU-0", ("GPU-0/power_watts",), 0.1)
+    for uuid in ("GPU-a", "GPU-b"):
+        history.apply(Inventory("node", 0.0, (Device("gpu", "GPU-0", index=0, uuid=uuid),), (), (source,)))
+        assert len(history.series("GPU-0/power_watts", 0.0, 100.0)[0]) == 0
+        assert dict(history.latest(10.0)) == {}
+        history.apply(Record("nvml/GPU-0", 10.0, [500.0]))
+    history.apply(history.inventory)
+    assert len(history.series("GPU-0/power_watts", 0.0, 100.0)[0]) == 1
+
+
+def test_totals_of_a_kind_outlive_any_number_of_devices_and_the_memory_of_them_does_not() -> None:
+    history = History()
+    for k in range(1000):
+        source = Source(f"nic/eth{k}", (f"eth{k}/transmit_bytes_total",), 0.02)
+        history.apply(Inventory("node", 0.0, (Device("nic", f"eth{k}"),), (), (source,)))
+        history.apply(Record(source.name, float(k), [1.0], duration_s=1e-4))
+        history.apply(SourceStatus(source.name, float(k), missed_ticks=2, errors={"vanished": 1}, up=False, reason="vanished"))
+    history.apply(Inventory("node", 0.0))
+    health = history.health()
+    assert len(health) <= 65
+    assert sum(h.reads for h in health) == 1000
+    assert sum(h.missed_ticks for h in health) == 2000
+    assert sum(h.errors["vanished"] for h in health) == 1000
+    assert sum(sum(h.read_duration_buckets) for h in health) == 1000
+    # An interface that is not there any more is not down.
+    assert all(h.up and h.reason is None for h in health)
+
+
+def test_a_gone_source_stays_down_while_its_device_is_left_alone() -> None:
+    history = History()
+    source = Source("nvml/GPU-1", ("GPU-1/power_watts",), 0.1)
+    gpus = (Device("gpu", "GPU-1", index=1, uuid="GPU-b"),)
+    history.apply(Inventory("node", 0.0, gpus, (), (source,)))
+    history.apply(SourceStatus("nvml/GPU-1", 1.0, up=False, reason="gpu_lost"))
+    history.apply(Quarantine("gpu", "GPU-1", 1.0, "gpu_lost"))
+    history.apply(Inventory("node", 0.0, gpus))
+    assert [(h.up, h.reason) for h in history.health()] == [(False, "gpu_lost")]
+    history.apply(Quarantine("gpu", "GPU-1", 2.0, None))
+    assert [(h.up, h.reason) for h in history.health()] == [(True, None)]

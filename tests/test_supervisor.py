@@ -341,8 +341,19 @@ def test_announcements_are_seen_on_the_other_side_of_a_page() -> None:
     assert [(t.slot, t.given_up) for t in theirs.touched()] == [(2, True)]
     mine.beat(99.0)
     assert theirs.heartbeat_mono_s() == 99.0
-    numbers = {mine.number("nic", f"eth{k}") for k in range(1000)}
-    assert max(numbers) == announcements.NAMES
+    mine.leave(2)
     mine.close()
     theirs.close()
+    os.close(fd)
+
+
+def test_a_device_is_blamed_by_its_own_name_after_any_number_of_names_have_come_and_gone() -> None:
+    page, fd = announcements.create()
+    page.touch(1, page.number("nic", "stuck"), 1.0)
+    for k in range(10 * announcements.NAMES):
+        page.touch(0, page.number("nic", f"veth{k}"), 2.0)
+        assert [(t.slot, t.id) for t in page.touched()] == [(0, f"veth{k}"), (1, "stuck")]
+        page.touch(0, page.number("nic", "eth0"), 3.0)
+        assert page.touched()[0].id == "eth0"
+    page.close()
     os.close(fd)
