@@ -18,7 +18,7 @@ from typing import Any, Protocol
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 # The kinds of reading, in the order in which they are shown. A source is called "<kind>/<device>[/<lane>]".
-SOURCE_KINDS = ("nvml", "gpm", "rdma", "nic", "host", "xid")
+SOURCE_KINDS = ("nvml", "gpm", "rdma", "nic", "host", "xid", "pods", "jobs")
 
 STATES = ("overlapped", "partial", "serialized", "compute_only", "stalled", "idle", "unobservable", "no_data")
 PHASES = ("overlapped", "exposed", "compute", "stall", "wait", "idle", "unknown")
@@ -99,7 +99,7 @@ class Inventory:
     def compute_ports(self) -> tuple[Device, ...]:
         """The RDMA ports that may carry the job: those paired with a GPU, or all of them where none is."""
         paired = {link.device_id for link in self.links if link.path == "rdma"}
-        ports = self.of_kind("rdma_port")
+        ports = tuple(d for d in self.of_kind("rdma_port") if "/" in d.id)  # a device without ports is no port
         return tuple(p for p in ports if p.id in paired) or ports
 
 
@@ -146,6 +146,39 @@ class ReaderRestarted:
 
 class OneLineError(Exception):
     """Something that a user can mend, told in one line: what, where, what is allowed. `cli` prints it and exits 1."""
+
+
+class SourceError(Exception):
+    """A source gave no answer: `reason` is one of the closed list of its kind, the text says what happened."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPod:
+    """A container of Kubernetes that was given a GPU, or a part of it: `mig_uuid` is "" for a whole GPU and a time slice."""
+
+    gpu_id: str
+    namespace: str
+    pod: str
+    container: str
+    mig_uuid: str = ""
+
+    @property
+    def job(self) -> str:
+        """The pod as a job: "namespace/name"."""
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuJob:
+    """A job of a batch scheduler that runs on a GPU."""
+
+    gpu_id: str
+    scheduler: str
+    job_id: str
 
 
 Event = Inventory | Record | SourceStatus | Quarantine | ReaderRestarted
@@ -295,3 +328,5 @@ class Snapshot:
     verdict_window_s: float = 60.0
     pci_gpus: int | None = None  # display and 3D functions in sysfs; None where sysfs cannot be read
     nvml_gpus: int | None = None  # NVML's own count; None without NVML
+    pods: tuple[GpuPod, ...] = ()  # who holds the GPUs, as last heard; see the source "pods" for when that was
+    jobs: tuple[GpuJob, ...] = ()

@@ -81,11 +81,17 @@ def _is_named(device: Device, patterns: Sequence[str]) -> bool:
 
 
 def _candidates(ports: Sequence[Device], compute_ports: str | None) -> list[Device]:
-    """The ports that could carry a job's traffic; inactive ones only where none is active."""
-    usable = [port for port in ports if "software" not in port.info and _has_fabric(port)]
+    """The ports that could carry a job's traffic; inactive ones only where none is active.
+
+    Bytes of a driver that nobody checked prove nothing, unless its port is asked for by name; a device without ports has
+    no traffic.
+    """
+    usable = [port for port in ports if "/" in port.id and "software" not in port.info and _has_fabric(port)]
     if compute_ports:
         selects = nccl_selector(compute_ports)
         usable = [port for port in usable if selects(port.id)]
+    else:
+        usable = [port for port in usable if "unchecked" not in port.info]
     return [port for port in usable if port.info.get("state") != "inactive"] or usable
 
 
@@ -155,7 +161,12 @@ def level_of(gpu: Device, port: Device) -> str:
     >>> level_of(gpu, port)
     'PIX'
     """
-    ours, theirs = _bridges(gpu.pci_path), _bridges(port.pci_path)
+    of_port, of_physfn = _level(gpu, port, port.pci_path), _level(gpu, port, port.info.get("physfn"))
+    return min(of_port, of_physfn, key=_LEVELS.index)
+
+
+def _level(gpu: Device, port: Device, path: str | None) -> str:
+    ours, theirs = _bridges(gpu.pci_path), _bridges(path)
     if ours is not None and theirs is not None and ours[0] == theirs[0]:
         common = 0
         for a, b in zip(ours[1], theirs[1], strict=False):

@@ -340,11 +340,11 @@ def test_a_source_that_never_answered_has_no_last_success() -> None:
 
 def test_every_reason_of_an_error_starts_at_0_and_what_is_not_declared_is_other() -> None:
     node = sourced(
-        snapshots.health("rdma/mlx5_0", errors={"io_error": 2, "sunspots": 3}),
-        snapshots.health("rdma/mlx5_1", errors={"io_error": 1}),
+        snapshots.health("gpm/GPU-0", errors={"too_close": 2, "sunspots": 3}),
+        snapshots.health("gpm/GPU-1", errors={"too_close": 1}),
     )
     errors = values(node, "overlap_source_errors_total")
-    assert errors == {("rdma", r): {"io_error": 3.0, "other": 3.0}.get(r, 0.0) for r in ERROR_REASONS["rdma"]}
+    assert errors == {("gpm", r): {"too_close": 3.0, "other": 3.0}.get(r, 0.0) for r in ERROR_REASONS["gpm"]}
 
 
 def test_lists_of_reasons_are_short_and_cover_what_the_sources_count() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from exporter.model import Device, Inventory
+from exporter.pairing import pair
 from exporter.quantities import quantity_of, split_channel
 from exporter.sources import Lane, LaneError, NetSettings, Opened
 from exporter.sources import files as files_module
@@ -17,6 +20,7 @@ from exporter.sources import sysfs as sysfs_module
 from exporter.sources.net import open_net
 from exporter.sources.rdma import open_rdma
 from exporter.sources.rdma_drivers import DRIVERS, EVENTS, UNKNOWN, driver_row
+from exporter.sources.rdma_reserve import Frozen
 from tests.sysfs_tree import FIXTURES, FaultyOs, Node, Tree, load
 
 MANIFESTS = sorted(path.stem for path in FIXTURES.glob("*.tsv"))
@@ -211,12 +215,13 @@ def test_bad_files_cost_their_own_events_once_each_and_leave_bytes_and_the_other
             tree.write(path, value)
     inject(tree, monkeypatch)
     opened = open_rdma(settings(tree))
-    lane = lane_of(opened, "rdma/mlx5_0/events")
     for _ in range(20):
-        read = values(opened, "rdma/mlx5_0/events")
+        read = {**values(opened, "rdma/mlx5_0/events"), **values(opened, "rdma/mlx5_0/state")}
     absent = {channel.split("events/")[1] for channel, value in read.items() if math.isnan(value)}
     assert absent == {"credit_stall", "drops", "link_down", "cnp_tx", "out_of_order_rx", "ack_timeout"}
-    counted = {reason: count for reason, count in lane.errors.items() if count}
+    counted = Counter[str]()
+    for name in ("events", "state"):
+        counted += Counter(lane_of(opened, f"rdma/mlx5_0/{name}").errors)
     assert counted == {"not_available": 2, "not_a_number": 1, "io_error": 1, "permission_denied": 1, "missing": 1}
     assert list(values(opened, "rdma/mlx5_0").values()) == [0, 0]
     assert values(opened, "rdma/mlx5_1/events") == healthy
@@ -293,7 +298,7 @@ def test_odd_devices_beside_good_ones_change_nothing_for_these(tmp_path: Path) -
     after = described(opened, str(tmp_path)).splitlines()
     assert set(before.splitlines()) <= set(after)
     ids = {device.id for device in opened.devices}
-    assert ids == {"mlx5_0/1", "mlx5_1/1", "irdma0/1", "mana_0/1", "hfi1_0/1"}
+    assert ids == {"mlx5_0/1", "mlx5_1/1", "irdma0/1", "mana_0/1", "hfi1_0/1", "empty0"}
     assert opened.statuses == ()
     for lane in opened.lanes:
         lane.read()
@@ -488,13 +493,148 @@ def test_a_counter_file_put_in_place_of_another_is_followed(tmp_path: Path) -> N
         assert lane.read() == [4 * count, 0]
 
 
-def test_counters_that_went_back_are_passed_on_as_read(tmp_path: Path) -> None:
+# Counters that go back, wrap or stick.
+
+
+def test_a_counter_of_64_bits_that_went_back_was_reset_which_is_counted(tmp_path: Path) -> None:
     tree = f0(tmp_path)
-    file = tree.write(f"{counters_of('mlx5_0')}/port_xmit_data", str((1 << 32) - 1))
+    file = tree.write(f"{counters_of('mlx5_0')}/port_xmit_data", str((1 << 32) - 2))
     lane = lane_of(open_rdma(settings(tree)), "rdma/mlx5_0")
-    assert lane.read() == [4 * ((1 << 32) - 1), 0]
-    file.write_text("3\n")
-    assert lane.read() == [12, 0]
+    assert lane.read() == [4 * ((1 << 32) - 2), 0]
+    for count, resets in ((3, 1), (4, 1), (1, 2)):
+        file.write_text(f"{count}\n")
+        assert lane.read() == [4 * count, 0]
+        assert lane.errors["counter_reset"] == resets
+
+
+def test_a_counter_of_32_bits_goes_on_across_a_wrap_and_is_known_from_one_that_was_reset(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    build_port(tree, "mlx4_0", "mlx4_core", {"counters/port_xmit_data": 0, "counters/port_rcv_data": 0}, "InfiniBand")
+    file = tmp_path / f"{counters_of('mlx4_0')}/port_xmit_data"
+    lane = lane_of(open_rdma(settings(tree)), "rdma/mlx4_0")
+    read = []
+    for count in ((1 << 32) - 100, 50, 1 << 31, (1 << 32) - 10, 5, 3):
+        file.write_text(f"{count}\n")
+        sent = lane.read()
+        assert sent is not None
+        read.append(sent[0] / 4)
+    assert read == [(1 << 32) - 100, (1 << 32) + 50, 3 << 31, (2 << 32) - 10, (2 << 32) + 5, 3]
+    assert lane.errors["counter_reset"] == 1  # the last step: from 5 to 3 no counter wraps
+
+
+def test_a_counter_that_once_went_beyond_32_bits_is_no_counter_of_32_bits(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    build_port(tree, "mlx4_0", "mlx4_core", {"counters/port_xmit_data": 5 << 32, "counters/port_rcv_data": 0}, "InfiniBand")
+    lane = lane_of(open_rdma(settings(tree)), "rdma/mlx4_0")
+    lane.read()
+    (tmp_path / f"{counters_of('mlx4_0')}/port_xmit_data").write_text("7\n")
+    assert lane.read() == [28, 0]
+    assert lane.errors["counter_reset"] == 1
+
+
+def test_a_counter_that_sticks_at_its_highest_value_says_nothing_until_it_is_cleared(tmp_path: Path) -> None:
+    tree = f0(tmp_path)
+    files = {name: tree.write(f"{counters_of('mlx5_0')}/{name}", value) for name, value in
+             (("port_xmit_discards", "65534"), ("port_xmit_wait", str((1 << 32) - 1)), ("link_downed", "255"))}  # fmt: skip
+    tree.write(f"{PORT.format('mlx5_0')}/hw_counters/out_of_sequence", "65535")  # a wider one
+    opened = open_rdma(settings(tree))
+    lane = lane_of(opened, "rdma/mlx5_0/state")
+    drops, stall, down = ("mlx5_0/1/events/" + name for name in ("drops", "credit_stall", "link_down"))
+    read = values(opened, "rdma/mlx5_0/state")
+    assert read[drops] == 65534
+    assert math.isnan(read[stall])
+    assert math.isnan(read[down])
+    assert values(opened, "rdma/mlx5_0/events")["mlx5_0/1/events/out_of_order_rx"] == 65535
+    files["port_xmit_discards"].write_text("65535\n")
+    assert math.isnan(values(opened, "rdma/mlx5_0/state")[drops])
+    assert lane.errors["saturated"] == 3
+    files["port_xmit_discards"].write_text("2\n")
+    assert values(opened, "rdma/mlx5_0/state")[drops] == 2
+    assert lane.errors["counter_reset"] == 1
+
+
+def test_broadcom_cuts_its_error_counters_off_instead_of_letting_them_stick(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    build_port(tree, "bnxt_re0", "bnxt_en", {"counters/link_downed": 255, "hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1})
+    opened = open_rdma(settings(tree))
+    assert values(opened, "rdma/bnxt_re0/state")["bnxt_re0/1/events/link_down"] == 255
+    tree.write(f"{PORT.format('bnxt_re0')}/counters/link_downed", "1")
+    assert values(opened, "rdma/bnxt_re0/state")["bnxt_re0/1/events/link_down"] == 257
+
+
+# Counters that stop without an error.
+
+
+def test_broadcoms_frozen_counters_give_way_to_those_in_memory_which_carry_on_from_there(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    better = {"hw_counters/tx_roce_only_bytes": 5_000_000, "hw_counters/rx_roce_good_bytes": 4_000_000}
+    build_port(tree, "bnxt_re0", "bnxt_en", {**better, "hw_counters/tx_bytes": 9_000_000, "hw_counters/rx_bytes": 8_000_000})
+    frozen = Frozen()
+    opened = open_rdma(settings(tree, network_hertz=10.0), frozen=frozen)
+    assert opened.devices[0].info["byte_source"] == "hw_counters/tx_roce_only_bytes"
+    lane = lane_of(opened, "rdma/bnxt_re0")
+
+    def write(**files: int) -> None:
+        for name, value in files.items():
+            tree.write(f"{PORT.format('bnxt_re0')}/hw_counters/{name}", str(value))
+
+    for k in range(100):  # all goes well
+        write(tx_roce_only_bytes=5_000_000 + 1000 * k, tx_bytes=9_000_000 + 1_000_000 * k)
+        lane.read()
+    for _ in range(100):  # nothing moves: a pause
+        assert lane.read() == [5_099_000, 4_000_000]
+    write(tx_bytes=110_000_000)
+    with pytest.raises(LaneError, match="frozen") as caught:
+        read_often(lane)
+    assert caught.value.then == "rediscover"
+    write(tx_bytes=120_000_000, rx_bytes=8_000_001)
+    again = open_rdma(settings(tree, network_hertz=10.0), frozen=frozen)
+    assert again.devices[0].info["byte_source"] == "hw_counters/tx_bytes"
+    carried_on = lane_of(again, "rdma/bnxt_re0")
+    assert carried_on.read() == [5_099_000, 4_000_000]
+    write(tx_bytes=121_000_000, rx_bytes=8_000_011)
+    assert carried_on.read() == [6_099_000, 4_000_010]
+    (tmp_path / "sys/class/infiniband/bnxt_re0").rename(tmp_path / "away")  # the driver is loaded anew
+    build_port(tree, "bnxt_re0", "bnxt_en", {**better, "hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1})
+    fresh = open_rdma(settings(tree), frozen=frozen)
+    assert fresh.devices[0].info["byte_source"] == "hw_counters/tx_roce_only_bytes"
+
+
+# What is listed without being judged.
+
+
+def test_bytes_of_a_driver_that_nobody_checked_are_shown_and_not_judged(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for name, driver in (("new_0", "brand_new"), ("mlx5_0", "mlx5_core"), ("bare_0", None)):
+        build_port(tree, name, driver, {"counters/port_xmit_data": 10, "counters/port_rcv_data": 10}, "InfiniBand")
+    opened = open_rdma(settings(tree))
+    assert {device.id: device.info.get("unchecked") for device in opened.devices} == {
+        "bare_0/1": None, "mlx5_0/1": None, "new_0/1": "true"}  # fmt: skip
+    assert values(opened, "rdma/new_0")["new_0/1/transmit_bytes_total"] == 40
+    gpu = Device("gpu", "GPU-0", index=0)
+    assert [[link.device_id for link in pair([gpu], [port])] for port in opened.devices] == [["bare_0/1"], ["mlx5_0/1"], []]
+    assert {link.device_id for link in pair([gpu], opened.devices, compute_ports="new_0")} == {"new_0/1"}
+
+
+def test_a_device_without_ports_is_listed_and_paired_with_nobody(tmp_path: Path) -> None:
+    tree = f0(tmp_path)
+    (tmp_path / "sys/class/infiniband/empty0/ports").mkdir(parents=True)
+    opened = open_rdma(settings(tree))
+    (empty,) = [device for device in opened.devices if device.id == "empty0"]
+    assert empty.info == {"state": "absent"}
+    assert not [lane for lane in opened.lanes if lane.device_id == "empty0"]
+    assert "empty0" not in {link.device_id for link in pair([Device("gpu", "GPU-0", index=0)], opened.devices)}
+    assert "empty0" not in {port.id for port in Inventory("", 0.0, opened.devices).compute_ports()}
+
+
+def test_errors_in_counters_are_asked_for_each_fifth_second_and_hw_counters_each_second(tmp_path: Path) -> None:
+    opened = open_rdma(settings(f0(tmp_path), network_hertz=50.0))
+    at = {c.split("/", 2)[2]: lane.source.interval_s for lane in opened.lanes if lane.device_id == "mlx5_0/1"
+          for c in lane.source.channels}  # fmt: skip
+    assert {key for key, interval_s in at.items() if interval_s == 0.02} == {"transmit_bytes_total", "receive_bytes_total"}
+    assert {key for key, interval_s in at.items() if interval_s == 5.0} == {
+        "up_ratio", "rate_bytes_per_second", "events/credit_stall", "events/drops", "events/link_error", "events/link_down"}
+    assert {"events/cnp_tx", "events/out_of_order_rx", "events/ack_timeout"} <= {k for k, s in at.items() if s == 1.0}
 
 
 # The table.
@@ -505,7 +645,7 @@ def test_every_event_of_the_table_is_on_the_list_of_names() -> None:
     for row in (*DRIVERS, UNKNOWN):
         assert set(row.events) <= set(EVENTS), row.name
         for file in (f for files in row.events.values() for spelling in files for f in spelling.split("|")):
-            assert file.split("/")[0] in ("counters", "hw_counters", "device", "netdev"), file
+            assert file.split("/")[0] in ("counters", "hw_counters", "device", "netdev", "ethtool"), file
 
 
 def test_every_row_says_where_its_names_come_from_and_can_be_found() -> None:
@@ -538,4 +678,6 @@ def test_files_of_many_spellings_feed_one_list_of_event_names(
     manifest: str, event: str, expected: float, loaded: Callable[[str], Tree]
 ) -> None:
     opened = open_rdma(settings(loaded(manifest)))
-    assert values(opened, f"rdma/{event.split('/', maxsplit=1)[0]}/events")[event] == expected
+    device = event.split("/", maxsplit=1)[0]
+    lanes = [lane.source.name for lane in opened.lanes if lane.source.name.startswith(f"rdma/{device}/")]
+    assert {channel: value for lane in lanes for channel, value in values(opened, lane).items()}[event] == expected

@@ -114,6 +114,8 @@ class NetSettings:
 
     sysfs_root: str = "/sys"
     procfs_root: str = "/proc"
+    machine_root: str = ""  # before the absolute paths at which topology files are looked for
+    topology_file: str | None = None  # an NCCL topology file; None: as NCCL would find it
     network_hertz: float = 50.0
     host_hertz: float = 1.0
     rdma_include: tuple[str, ...] = ()

@@ -18,6 +18,8 @@ from exporter.model import Source
 from exporter.sources import REDISCOVER, LaneError
 from exporter.sources.sysfs import BUFFER_BYTES, Parse, judge, parse_count, reason_of
 
+WRAPS, STICKS, EITHER = "wraps", "sticks", "either"  # what a counter does when it has counted as far as it can
+_NEAR = 0.25  # of a counter's range: how close to its end, and to its beginning, the two readings around a wrap lie
 _PASSING = ("io_error", "not_a_number")  # by their nature; a file that is half written reads as empty
 _SHORT_COUNT = 16  # digits of a count that a float holds exactly, and that is no driver's way of saying "none"
 _REPROBE_S = 300.0
@@ -33,6 +35,10 @@ class Attribute:
 
     Once a second the path is compared with the open file, so that a file put in place of another is noticed. Sysfs never
     replaces a living file; where it happens twice (a tree that is not sysfs), the path is opened for each read.
+
+    A count that goes back was reset, which is counted, or has wrapped: a counter of `bits` that WRAPS, stood in the last
+    quarter of its range and stands in the first one now, goes on from where it was. One that STICKS and has reached its
+    end says no more than "at least": that is no reading (saturated). Of some it is not known which (EITHER).
     """
 
     def __init__(
@@ -42,6 +48,9 @@ class Attribute:
         interval_s: float,
         errors: dict[str, int],
         normal: Mapping[str, float] = MappingProxyType({}),
+        *,
+        bits: int = 64,
+        at_end: str = WRAPS,
     ) -> None:
         self.path = path
         self.reason: str | None = None
@@ -58,6 +67,11 @@ class Attribute:
         self._replaced = 0
         self._failures = 0
         self._pause = 0  # reads still to be left out
+        self._range = 2.0**bits
+        self._end = self._range - 1 if at_end != WRAPS else math.nan
+        self._wraps = at_end != STICKS
+        self._before = -math.inf  # a count as it was read last
+        self._wrapped = 0.0  # what was counted before the last wrap
 
     def read(self) -> float:
         """The number in the file, or NaN; `reason` then says why."""
@@ -71,11 +85,18 @@ class Attribute:
             reason: str | None = reason_of(error)
         else:
             if self._counts and data.isdigit() and len(data) < _SHORT_COUNT:  # nearly every read ends here
-                self.reason, self.ever_good, self._failures = None, True, 0
-                return float(data)
-            value, reason = judge(data.decode("utf-8", "replace"), self._parse)
+                value, reason = float(data), None
+            else:
+                value, reason = judge(data.decode("utf-8", "replace"), self._parse)
+        if value == self._end:
+            value, reason = None, "saturated"
         if value is not None:
             self.reason, self.ever_good, self._failures = None, True, 0
+            if self._counts:
+                if value < self._before:
+                    self._went_back(value)
+                self._before = value
+                value += self._wrapped
             return value
         assert reason is not None  # judge gives the one or the other
         if reason in self._normal:
@@ -83,6 +104,14 @@ class Attribute:
             return self._normal[reason]
         self._fail(reason)
         return math.nan
+
+    def _went_back(self, count: float) -> None:
+        near = _NEAR * self._range
+        if self._wraps and self._range - near <= self._before < self._range and count < near:
+            self._wrapped += self._range
+        else:
+            self._errors["counter_reset"] = self._errors.get("counter_reset", 0) + 1
+            self._wrapped = 0.0
 
     def _fail(self, reason: str) -> None:
         if reason != self.reason:
@@ -129,16 +158,27 @@ class Total:
     """The sum of files that feed one channel, times a factor: 4 for words of InfiniBand, 8 for flits of Omni-Path.
 
     A file that fails makes the sum NaN, unless it has failed from the start while others answer: then it is left out for
-    good, because a sum that a late file joins would jump.
+    good, because a sum that a late file joins would jump. `begin` is what the first reading is to give, where these files
+    carry on the count of others.
     """
 
-    def __init__(self, attributes: Sequence[Attribute], factor: int = 1) -> None:
+    def __init__(self, attributes: Sequence[Attribute], factor: int = 1, begin: float | None = None) -> None:
         self.attributes = list(attributes)
         self._factor = float(factor)
         self._settled = len(self.attributes) == 1
+        self._begin = begin
+        self._ahead = 0.0
 
     def read(self) -> float:
-        """The sum as it stands, or NaN. Exact up to 2**53; wraps and resets are passed on as read."""
+        """The sum as it stands, or NaN. Exact up to 2**53; after a reset it stands lower than before."""
+        if self._begin is None:
+            return self._sum() + self._ahead
+        value = self._sum()
+        if value == value:
+            self._ahead, self._begin = self._begin - value, None
+        return value + self._ahead
+
+    def _sum(self) -> float:
         if self._settled and len(self.attributes) == 1:
             return self.attributes[0].read() * self._factor
         values = [attribute.read() for attribute in self.attributes]

@@ -1,4 +1,4 @@
-"""What the net reader opens: RDMA ports, network interfaces, the host. The one place where these three come together.
+"""What the net reader opens: RDMA ports, network interfaces, the host, a topology file. The one place where they meet.
 
 The reader calls `open_net` at its start and whenever devices may have changed. A kind that is missing is a status with a
 reason, never an error: a node without RDMA is a normal node.
@@ -10,8 +10,9 @@ from exporter.sources import Announce, NetSettings, Opened, unannounced
 from exporter.sources.host import open_host
 from exporter.sources.nic import open_nics
 from exporter.sources.rdma import open_rdma
+from exporter.sources.topology import open_topology
 
-_OPENERS = (open_rdma, open_nics, open_host)
+_OPENERS = (open_rdma, open_nics, open_host, open_topology)
 
 
 def open_net(settings: NetSettings, announce: Announce = unannounced) -> Opened:

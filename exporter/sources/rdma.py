@@ -1,32 +1,38 @@
 """RDMA devices: which ports there are, where they count their bytes, and three lanes per device.
 
-Bytes at the full rate ("rdma/mlx5_0"), events each second ("rdma/mlx5_0/events"), state and rate each fifth second
-("rdma/mlx5_0/state"). `net.py` calls `open_rdma`. What a driver counts where stands in `rdma_drivers.py`; this module
-finds the files and never guesses a unit.
+Bytes at the full rate ("rdma/mlx5_0"); what hw_counters holds each second ("rdma/mlx5_0/events": one refresh serves all
+of its files); state, rate and the errors in counters each fifth second ("rdma/mlx5_0/state": a firmware command for each
+file). `net.py` calls `open_rdma`. What a driver counts where stands in `rdma_drivers.py`; this module finds the files and
+never guesses a unit.
 
-Filters act on names before anything below a device is listed. Values are passed on as read: a counter that was reset or
-wrapped goes back, and whoever takes the difference drops that step (counters of 32 bit wrap too; on the few devices that
-have them the steps across the wrap are lost). Kernel interface: Documentation/ABI/stable/sysfs-class-infiniband.
+Filters act on names before anything below a device is listed. A counter that was reset goes back, which is counted, and
+whoever takes the difference drops that step; one that wrapped goes on. Nothing is ever written, `lifespan` least of all.
+Kernel interface: Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from exporter.model import Device, SourceStatus
 from exporter.sources import Announce, Lane, NetSettings, Opened, unannounced
-from exporter.sources.files import Attribute, Channels, FileLane, Total
-from exporter.sources.rdma_drivers import EVENTS
+from exporter.sources.ethtool import PREFIX, DriverCounters
+from exporter.sources.files import EITHER, STICKS, WRAPS, Attribute, Channels, FileLane, Total
+from exporter.sources.rdma_drivers import EVENTS, ByteSource, width
 from exporter.sources.rdma_ports import Board, Port, look_at, open_port
+from exporter.sources.rdma_reserve import Frozen, WatchedLane
 from exporter.sources.sysfs import names_in, no_errors, parse_count, parse_rate, parse_state, read_text, wanted
 
 EVENTS_INTERVAL_S = 1.0
 STATE_INTERVAL_S = 5.0
+_AT_LEISURE = ("counters", "counters_ext", "netdev", "ethtool")  # places that cost a command per file, or hardly ever change
+_FULL_BITS = 64
+_FROZEN = Frozen()  # of the process: a look for devices must not take a stopped source up again
 
 
-def open_rdma(settings: NetSettings, announce: Announce = unannounced) -> Opened:
-    """Every RDMA port that the settings let through, with its lanes.
+def open_rdma(settings: NetSettings, announce: Announce = unannounced, frozen: Frozen = _FROZEN) -> Opened:
+    """Every RDMA port that the settings let through, with its lanes; a device without ports as itself, without lanes.
 
     extra: rdma_left_out (devices that are no ports of this node's job: switches, NVSwitch management functions), and
     rdma_hint (what to change) where devices are to be seen but not their counters.
@@ -50,16 +56,20 @@ def open_rdma(settings: NetSettings, announce: Announce = unannounced) -> Opened
         if "switch" in (read_text(f"{board.directory}/node_type") or "").lower():
             left_out.append(name)
             continue
-        ports = [open_port(root, board, number) for number in _port_numbers(board, settings)]
+        ports = [
+            open_port(root, board, number, frozen.here(root, [f"{name}/{number}"])) for number in _port_numbers(board, settings)
+        ]
         counters_seen = counters_seen or any(port.counts for port in ports)
         if any(port.manages_nvswitch for port in ports):
             left_out.append(name)
             continue
         devices.extend(port.device for port in ports)
-        lanes.extend(_lanes(name, ports, settings))
+        if not names_in(f"{board.directory}/ports"):
+            devices.append(Device("rdma_port", name, driver=board.driver_name, info={"state": "absent"}))
+        lanes.extend(_lanes(name, ports, settings, frozen))
     extra: dict[str, object] = {"rdma_left_out": left_out} if left_out else {}
     reason = None
-    if dangling or (devices and not counters_seen):
+    if dangling or (any("/" in device.id for device in devices) and not counters_seen):
         reason = "counters_not_visible" if not counters_seen else None
         extra["rdma_hint"] = _hint(root, dangling)
     elif not devices:
@@ -97,13 +107,12 @@ def _port_numbers(board: Board, settings: NetSettings) -> list[str]:
     return [number for number in numbers if chosen(number)]
 
 
-def _lanes(name: str, ports: Sequence[Port], settings: NetSettings) -> list[Lane]:
+def _lanes(name: str, ports: Sequence[Port], settings: NetSettings, frozen: Frozen) -> list[Lane]:
     # A device of one port is known by the id of that port, so that a fault of it is a fault of the port.
     device_id = ports[0].device.id if len(ports) == 1 else name
     fast_s = max([1.0 / settings.network_hertz, *(port.row.shortest_interval_s for port in ports)])
     made: list[Lane] = []
     for lane, interval_s, channels_of in (
-        ("", fast_s, _bytes_of),
         ("/events", EVENTS_INTERVAL_S, _events_of),
         ("/state", STATE_INTERVAL_S, _state_of),
     ):
@@ -111,35 +120,71 @@ def _lanes(name: str, ports: Sequence[Port], settings: NetSettings) -> list[Lane
         channels = {key: value for port in ports for key, value in channels_of(port, interval_s, errors).items()}
         if channels:
             made.append(FileLane(f"rdma/{name}{lane}", interval_s, "rdma_port", device_id, channels, errors=errors))
-    return made
+    fast = _byte_lane(name, device_id, ports, settings.sysfs_root, fast_s, frozen)
+    return made if fast is None else [fast, *made]
 
 
-def _bytes_of(port: Port, interval_s: float, errors: dict[str, int]) -> Channels:
-    source = port.byte_source
-    if source is None:
-        return {}
-    return {
-        f"{port.device.id}/{quantity}": Total([Attribute(path, parse_count, interval_s, errors) for path in paths], factor)
-        for quantity, files, factor in (
-            ("transmit_bytes_total", source.transmit, source.factor),
-            ("receive_bytes_total", source.receive, source.factor),
-        )
-        if (paths := port.places.find_all(files))
-    }
+def _byte_lane(
+    name: str, device_id: str, ports: Sequence[Port], root: str, interval_s: float, frozen: Frozen
+) -> FileLane | None:
+    errors = no_errors()
+    channels: dict[str, Total] = {}
+    reserves: dict[str, Total] = {}
+    for port in ports:
+        if port.byte_source is not None:
+            begin = frozen.begin(root, port.device.id)
+            channels |= _bytes_of(port, port.byte_source, interval_s, errors, begin)
+        if port.reserve is not None:
+            reserves |= _bytes_of(port, port.reserve, interval_s, no_errors(), {})
+    if not channels:
+        return None
+    if not reserves:
+        return FileLane(f"rdma/{name}", interval_s, "rdma_port", device_id, channels, errors=errors)
+    return WatchedLane(
+        f"rdma/{name}", interval_s, "rdma_port", device_id, channels, errors=errors, reserves=reserves,
+        on_frozen=lambda port_id, values: frozen.add(root, port_id, values),
+    )
 
 
-def _events_of(port: Port, interval_s: float, errors: dict[str, int]) -> Channels:
-    return {
-        f"{port.device.id}/events/{event}": Total([Attribute(path, parse_count, interval_s, errors) for path in paths])
-        for event in EVENTS
-        if (paths := port.places.find_all(port.row.events.get(event, ())))
-    }
+def _bytes_of(
+    port: Port, source: ByteSource, interval_s: float, errors: dict[str, int], begin: Mapping[str, float]
+) -> dict[str, Total]:
+    found = {}
+    at_end = EITHER if source.bits < _FULL_BITS else WRAPS
+    for quantity, files in (("transmit_bytes_total", source.transmit), ("receive_bytes_total", source.receive)):
+        channel = f"{port.device.id}/{quantity}"
+        attributes = [
+            Attribute(path, parse_count, interval_s, errors, bits=source.bits, at_end=at_end)
+            for path in port.places.find_all(files)
+        ]
+        if attributes:
+            found[channel] = Total(attributes, source.factor, begin.get(channel))
+    return found
+
+
+def _events_of(port: Port, interval_s: float, errors: dict[str, int], at_leisure: bool = False) -> Channels:
+    found = {}
+    for event in EVENTS:
+        paths = port.places.find_all(port.row.events.get(event, ()))
+        if paths and all(port.places.place_of(path) in _AT_LEISURE for path in paths) == at_leisure:
+            found[f"{port.device.id}/events/{event}"] = Total([_counter(port, path, interval_s, errors) for path in paths])
+    return found
+
+
+def _counter(port: Port, path: str, interval_s: float, errors: dict[str, int]) -> Attribute:
+    place, name = port.places.place_of(path), path.rpartition("/")[2]
+    if place == "ethtool":
+        directory, names = port.places.directories[place]
+        return DriverCounters(directory.removeprefix(PREFIX), tuple(names), name, interval_s, errors)
+    bits, sticks = width(port.row, place, name)
+    return Attribute(path, parse_count, interval_s, errors, bits=bits, at_end=STICKS if sticks else WRAPS)
 
 
 def _state_of(port: Port, interval_s: float, errors: dict[str, int]) -> Channels:
     names = names_in(port.directory)
-    return {
+    state = {
         f"{port.device.id}/{quantity}": Attribute(f"{port.directory}/{file}", parse, interval_s, errors)
         for quantity, file, parse in (("up_ratio", "state", parse_state), ("rate_bytes_per_second", "rate", parse_rate))
         if file in names
     }
+    return {**state, **_events_of(port, interval_s, errors, at_leisure=True)}

@@ -5,8 +5,9 @@
 file names: hfi1 counts 8-byte flits in the very files where InfiniBand counts 4-byte words.
 
 A file is written as place and name. Places: counters, hw_counters (below the port, or below the device where the port has
-none), counters_ext, device (hw_counters below the device), netdev (the Ethernet interface of the port). "a|b" are
-spellings of one counter: the first that exists is read. Files in a tuple are added.
+none), counters_ext, device (hw_counters below the device), netdev (the Ethernet interface of the port), ethtool (the
+driver's own counters of that interface; every name that matches the pattern is added). "a|b" are spellings of one counter:
+the first that exists is read. Files in a tuple are added.
 
 provenance: captured (numbers published from a machine), published (names read in the driver's source or its
 documentation), constructed (from descriptions only, never seen).
@@ -15,7 +16,7 @@ documentation), constructed (from descriptions only, never seen).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 # The names of overlap_rdma_events_total, in the order in which they are read.
@@ -30,12 +31,18 @@ Events = Mapping[str, Files]
 
 @dataclass(frozen=True, slots=True)
 class ByteSource:
-    """One way to count the bytes of a port. factor: bytes per unit. refresh_s: known period of new values, None: at once."""
+    """One way to count the bytes of a port. factor: bytes per unit. refresh_s: known period of new values, None: at once.
+
+    bits: width of the files; 32 where it may be 32, which shows in a value that never goes beyond. freezes: it may stop
+    without an error while lesser sources of the row go on.
+    """
 
     transmit: Files
     receive: Files
     factor: int = 1
     refresh_s: float | None = None
+    bits: int = 64
+    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,7 @@ class Driver:
 
     software: its bytes are the bytes of a network interface, counted there. shortest_interval_s: what one read costs the
     device allows no faster rate. signature: files that no other driver has, for trees that do not show the driver link.
+    event_bits: width of what stands in hw_counters. errors_wrap: of the files in counters, see NARROW.
     """
 
     name: str
@@ -55,10 +63,13 @@ class Driver:
     also: tuple[str, ...] = ()  # other drivers of the same family
     vendor: str | None = None  # PCI vendor, where it makes only this kind of RDMA device
     signature: Files = ()
+    event_bits: int = 64
+    errors_wrap: bool = False
     note: str = ""
 
 
 _WORDS = ByteSource(("counters/port_xmit_data",), ("counters/port_rcv_data",), factor=4)
+_SHORT_WORDS = replace(_WORDS, bits=32)  # where the device does not announce the extended counters
 _PLAIN = ByteSource(("hw_counters/tx_bytes",), ("hw_counters/rx_bytes",))
 _ROCE_ONLY = ByteSource(
     ("hw_counters/tx_roce_only_bytes",), ("hw_counters/rx_roce_good_bytes|hw_counters/rx_roce_only_bytes",)
@@ -102,18 +113,21 @@ DRIVERS: tuple[Driver, ...] = (
             # Its siblings _cnps and _trans count the same restarts again, and _cnps mirrors other counters in captures.
             "rate_limited": ("hw_counters/roce_slow_restart",),
             "peer_dead": ("hw_counters/req_cqe_error", "hw_counters/req_cqe_flush_error"),
+            "pfc_pause": ("ethtool/rx_prio*_pause",),
         },
-        signature=("hw_counters/out_of_buffer", "hw_counters/np_cnp_sent"),
+        signature=("hw_counters/out_of_buffer", "hw_counters/np_cnp_sent"), event_bits=32,
         note="Every byte file is one firmware command. Bytes are in counters only; IPoIB is inside them.",
     ),
     Driver(
         "mlx4_core",
-        (ByteSource(("counters_ext/port_xmit_data_64",), ("counters_ext/port_rcv_data_64",), factor=4), _WORDS),
+        (ByteSource(("counters_ext/port_xmit_data_64",), ("counters_ext/port_rcv_data_64",), factor=4), _SHORT_WORDS),
         "captured", _INFINIBAND,
         note="Two ports on one device. A virtual function prints N/A (no PMA). Old kernels may count 32 bit.",
     ),
     Driver(
-        "bnxt_en", (_ROCE_ONLY, _WORDS, ByteSource(_PLAIN.transmit, _PLAIN.receive, refresh_s=1.0)), "captured",
+        "bnxt_en",
+        # When the firmware once fails to answer, the driver goes on with its last answer for ever (bnxt_re/hw_counters.c).
+        (replace(_ROCE_ONLY, freezes=True), replace(_WORDS, freezes=True), replace(_PLAIN, refresh_s=1.0)), "captured",
         {
             **_ETHERNET_LINK,
             "ecn_marked_rx": ("hw_counters/rx_ecn_marked_pkts|hw_counters/np_ecn_marked_roce_packets",),
@@ -127,8 +141,9 @@ DRIVERS: tuple[Driver, ...] = (
             "rate_limited": ("hw_counters/pacing_alerts",),
             "peer_dead": ("hw_counters/max_retry_exceeded",),
             "drops": ("hw_counters/rx_roce_discards", "hw_counters/tx_roce_discards"),
+            "pfc_pause": ("ethtool/rx_pfc_ena_frames_pri*",),
         },
-        signature=("hw_counters/rx_roce_discards",),
+        signature=("hw_counters/rx_roce_discards",), errors_wrap=True,
         note="tx_bytes and rx_bytes come from memory that the device fills once a second; the roce_only files ask it.",
     ),
     Driver(
@@ -140,6 +155,7 @@ DRIVERS: tuple[Driver, ...] = (
             "cnp_rx": ("hw_counters/cnpHandled", "hw_counters/cnpIgnored"),
             "retransmit": ("hw_counters/tcpRetransSegs",),
             "drops": ("hw_counters/ip4InDiscards", "hw_counters/ip6InDiscards"),
+            "pfc_pause": ("ethtool/rx_priority_*_xoff*|ethtool/port.rx_priority_*_xoff*",),
         },
         also=("i40e", "idpf"), signature=("hw_counters/ip4OutOctets",),
         note="irdma and i40iw. Octets of IP packets, headers included. No counters directory.",
@@ -199,6 +215,7 @@ DRIVERS: tuple[Driver, ...] = (
             "retransmit": ("hw_counters/tx_rdma_retx_pkts",),
             "rnr": ("hw_counters/resp_rx_outof_buf",),
             "drops": ("hw_counters/rx_rdma_mtu_discard_pkts",),
+            "pfc_pause": ("ethtool/frames_rx_pripause*",),
         },
         vendor="0x1dd8", signature=("hw_counters/tx_rdma_ucast_bytes",),
         note="The firmware names the counters; one that cannot be decoded is all ones.",
@@ -219,7 +236,7 @@ DRIVERS: tuple[Driver, ...] = (
         signature=("hw_counters/RcSeqNak",),
         note="Omni-Path: flits of 8 bytes (drivers/infiniband/hw/hfi1/mad.c passes them on unchanged).",
     ),
-    Driver("ib_qib", (_WORDS,), "constructed", _INFINIBAND, also=("qib",)),
+    Driver("ib_qib", (_SHORT_WORDS,), "constructed", _INFINIBAND, also=("qib",)),
     Driver("hns3", (), "published", _ETHERNET_LINK, note="hns_roce counts packets only."),
     Driver("qede", (), "constructed", _ETHERNET_LINK, note="qedr counts nothing in sysfs."),
     Driver("cxgb4", (), "published", _ETHERNET_LINK, note="iw_cxgb4 counts TCP segments only."),
@@ -231,11 +248,31 @@ DRIVERS: tuple[Driver, ...] = (
 )  # fmt: skip
 
 # A driver that is not in the table: one source, by the kernel's own description of the files (Documentation/ABI/stable/
-# sysfs-class-infiniband gives port_*_data in words of 4 bytes), else whichever plain byte files there are.
+# sysfs-class-infiniband gives port_*_data in words of 4 bytes), else whichever plain byte files there are. What is shown
+# so is not judged: a unit that nobody checked proves nothing.
 UNKNOWN = Driver(
-    "unknown", (_WORDS, _ROCE_ONLY, _PLAIN, _PENSANDO, _OCTETS, _ELASTIC), "constructed", _INFINIBAND,
+    "unknown", (_SHORT_WORDS, _ROCE_ONLY, _PLAIN, _PENSANDO, _OCTETS, _ELASTIC), "constructed", _INFINIBAND,
     note="Bytes by the kernel's description of the files, unchecked for this driver.",
 )  # fmt: skip
+
+# Bits of files in counters that are narrower than 64 (drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR). By the InfiniBand
+# specification they stay at their highest value; a driver may cut off the higher bits of a wider counter instead.
+NARROW: Mapping[str, int] = MappingProxyType({
+    "symbol_error": 16, "link_error_recovery": 8, "link_downed": 8, "port_rcv_errors": 16, "port_xmit_discards": 16,
+    "port_xmit_wait": 32,
+})
+
+
+def width(row: Driver, place: str, name: str) -> tuple[int, bool]:
+    """Bits of an event counter, and whether it stays at its highest value.
+
+    >>> width(driver_row("mlx5_core"), "counters", "symbol_error"), width(driver_row("efa"), "hw_counters", "rx_drops")
+    ((16, True), (64, False))
+    """
+    if place == "counters" and name in NARROW:
+        return NARROW[name], not row.errors_wrap
+    return (row.event_bits, False) if place in ("hw_counters", "device") else (64, False)
+
 
 _BY_NAME: Mapping[str, Driver] = MappingProxyType({name: row for row in DRIVERS for name in (row.name, *row.also)})
 _BY_VENDOR: Mapping[str, Driver] = MappingProxyType({row.vendor: row for row in DRIVERS if row.vendor is not None})

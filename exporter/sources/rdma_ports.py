@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from exporter.model import Device
+from exporter.sources import ethtool
 from exporter.sources.rdma_drivers import UNKNOWN, ByteSource, Driver, driver_row
 from exporter.sources.sysfs import (
     canonical,
@@ -25,12 +27,14 @@ from exporter.sources.sysfs import (
     read_text,
 )
 
+_LONGEST_INTERFACE_NAME = 15
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
     """Directories of counter files of one port, with the names in each; a place that is not there has no names."""
 
-    directories: Mapping[str, tuple[str, frozenset[str]]]
+    directories: Mapping[str, tuple[str, Collection[str]]]
 
     def find(self, file: str) -> str | None:
         """The path of "place/name", or of the first spelling that exists in "place/name|place/other"."""
@@ -38,10 +42,14 @@ class Places:
             place, _, name = spelling.partition("/")
             # Drivers keep hw_counters below the port, below the device, or both.
             for where in (place, "device") if place == "hw_counters" else (place,):
-                directory, names = self.directories.get(where, ("", frozenset()))
-                if name in names:
+                directory, names = self.directories.get(where, ("", ()))
+                if name in names or (where == "ethtool" and any(fnmatchcase(n, name) for n in names)):
                     return f"{directory}/{name}"
         return None
+
+    def place_of(self, path: str) -> str:
+        """The place in whose directory a path of `find` lies."""
+        return next(place for place, (directory, _) in self.directories.items() if path.rpartition("/")[0] == directory)
 
     def find_all(self, files: Sequence[str]) -> list[str]:
         """The paths of the files that exist."""
@@ -57,6 +65,7 @@ class Port:
     directory: str
     places: Places
     byte_source: ByteSource | None
+    reserve: ByteSource | None  # what goes on counting should the byte source freeze
     counts: bool  # whether any of its counters are to be seen
     manages_nvswitch: bool
 
@@ -80,7 +89,7 @@ def look_at(root: str, name: str) -> Board:
     real = canonical(root, directory)
     if real.startswith("devices/virtual/"):
         # Only rxe names the interface below it in an attribute of its own (drivers/infiniband/sw/rxe/rxe_verbs.c).
-        rides_on = read_text(f"{directory}/parent")
+        rides_on = _interface(read_text(f"{directory}/parent"))
         return Board(name, directory, None, "rxe" if rides_on else "siw", None, rides_on)
     if not os.path.isdir(f"{directory}/device"):  # noqa: PTH112
         above, _, _ = real.rpartition("/infiniband/")
@@ -96,17 +105,19 @@ def look_at(root: str, name: str) -> Board:
     return Board(name, directory, behind, driver, read_text(f"{behind}/vendor"))
 
 
-def open_port(root: str, board: Board, number: str) -> Port:
-    """All that is known of one port; costs a probe of its byte files."""
+def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()) -> Port:
+    """All that is known of one port; costs a probe of its byte files. frozen: ports whose best byte source has stopped."""
     directory = f"{board.directory}/ports/{number}"
     link_layer = read_text(f"{directory}/link_layer")
     netdev = board.above or _netdev(board, directory, number)
     places = _places(root, board, directory, netdev if link_layer == "Ethernet" else None)
     files = frozenset(
-        f"{place}/{name}" for place, (_, names) in places.directories.items() if place != "netdev" for name in names
+        f"{place}/{name}"
+        for place, (_, names) in places.directories.items() if place not in ("netdev", "ethtool") for name in names
     )
     row = driver_row(board.driver_name, board.vendor, files)
-    byte_source, failing = _choose(row, places)
+    sources = [s for s in row.byte_sources if not (s.freezes and f"{board.name}/{number}" in frozen)]
+    byte_source, failing = _choose(sources, places)
     # Told by its files, a family of drivers has no one name.
     driver = board.driver_name or (row.name if row is not UNKNOWN and not row.also else None)
     rate, _ = probe(f"{directory}/rate", parse_rate)
@@ -119,6 +130,9 @@ def open_port(root: str, board: Board, number: str) -> Port:
         "state": None if state is None else "active" if state else "inactive",
         "bond": netdev if netdev and os.path.isdir(f"{root}/class/net/{netdev}/bonding") else None,  # noqa: PTH112
         "software": "true" if row.software else None,
+        "unchecked": "true" if row is UNKNOWN and board.driver_name is not None else None,
+        # A virtual function may stand on a bus of its own: the physical one then shows its place.
+        "physfn": _physical_function(root, board),
     }
     return Port(
         device=Device(
@@ -134,9 +148,16 @@ def open_port(root: str, board: Board, number: str) -> Port:
         directory=directory,
         places=places,
         byte_source=byte_source,
+        reserve=_reserve(sources, byte_source, places),
         counts=bool(files) or row.software,
         manages_nvswitch=failing and link_layer == "InfiniBand" and netdev is None,
     )
+
+
+def _physical_function(root: str, board: Board) -> str | None:
+    if board.behind is None or link_name(f"{board.behind}/physfn") is None:
+        return None
+    return pci_path(root, f"{board.behind}/physfn")
 
 
 def _label(source: ByteSource, places: Places) -> str | None:
@@ -147,8 +168,8 @@ def _label(source: ByteSource, places: Places) -> str | None:
 
 def _netdev(board: Board, directory: str, number: str) -> str | None:
     """The network interface of a port: as its first address names it (a bond, too), else the one beside it."""
-    named = read_text(f"{directory}/gid_attrs/ndevs/0")
-    if named and "/" not in named:
+    named = _interface(read_text(f"{directory}/gid_attrs/ndevs/0"))
+    if named is not None:
         return named
     beside = names_in(f"{board.behind}/net") if board.behind is not None else []
     for name in beside:
@@ -158,8 +179,14 @@ def _netdev(board: Board, directory: str, number: str) -> str | None:
     return beside[0] if len(beside) == 1 else None
 
 
+def _interface(text: str | None) -> str | None:
+    """A text as the name of an interface (Linux: at most 15 bytes, no slash, no blank); None for any other."""
+    plain = text is not None and text.isascii() and text.isprintable() and not {"/", " "} & set(text)
+    return text if plain and text not in ("", ".", "..") and len(text or "") <= _LONGEST_INTERFACE_NAME else None
+
+
 def _places(root: str, board: Board, directory: str, netdev: str | None) -> Places:
-    found = {
+    found: dict[str, tuple[str, Collection[str]]] = {
         place: (path, frozenset(names_in(path)))
         for place, path in (
             ("counters", f"{directory}/counters"),
@@ -175,17 +202,25 @@ def _places(root: str, board: Board, directory: str, netdev: str | None) -> Plac
     if netdev is not None:
         path = f"{root}/class/net/{netdev}"
         found["netdev"] = (path, frozenset(names_in(path)))
+        found["ethtool"] = (f"{ethtool.PREFIX}{netdev}", ethtool.names_of(root, netdev))
     return Places(found)
 
 
-def _choose(row: Driver, places: Places) -> tuple[ByteSource | None, bool]:
+def _reserve(sources: Sequence[ByteSource], chosen: ByteSource | None, places: Places) -> ByteSource | None:
+    """A lesser source of the row that does not freeze, for one that may."""
+    if chosen is None or not chosen.freezes:
+        return None
+    return next((s for s in sources if not s.freezes and places.find(s.transmit[0]) and places.find(s.receive[0])), None)
+
+
+def _choose(sources: Sequence[ByteSource], places: Places) -> tuple[ByteSource | None, bool]:
     """The byte source to use, and whether there are byte files of which every one fails for good (then there is none).
 
     The best source that answers; one that stands at zero gives way to a lesser one that has counted. A fault that passes
     (io_error, a half-written file) does not make a source worse.
     """
     standing: list[tuple[ByteSource, list[float], set[str | None]]] = []
-    for source in row.byte_sources:
+    for source in sources:
         paths = [path for files in (source.transmit, source.receive) if (path := places.find(files[0])) is not None]
         if paths:
             answers = [probe(path, parse_count) for path in paths]

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-# Why a file gave no number. The closed list of the kinds rdma, nic and host.
-REASONS = ("not_available", "io_error", "permission_denied", "missing", "not_a_number", "vanished")
+# Why a file gave no number, or one that cannot be held against the one before. The closed list of the kinds rdma, nic, host.
+REASONS = (
+    "not_available", "io_error", "permission_denied", "missing", "not_a_number", "vanished", "counter_reset", "saturated",
+)
 
 _REASON_OF_ERRNO: Mapping[int, str] = MappingProxyType({
     errno.EINVAL: "not_available",  # counters of bnxt_re, of VFs and of NVSwitch management functions; speed of a down link
