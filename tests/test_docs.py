@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs import metrics_table
+from docs import advice_lists, metrics_table, pictures
 from exporter import app, cli
+from exporter.advice import ADVICE
 from exporter.config import SETTINGS, Config, load
+from exporter.model import STATES
+from exporter.rules import RULES, Rule
+from exporter.sources.simulator import simulate
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -110,3 +114,84 @@ def test_the_page_of_metrics_has_each_family_once_with_an_origin() -> None:
     found = rows(metrics_table.PAGE, "name")
     assert sorted(code(cells[0]) for cells in found) == sorted(family.name for family in metrics_table.FAMILIES)
     assert all(len(cells) == 5 and all(cells) for cells in found)
+
+
+# States and findings
+
+STATES_PAGE = advice_lists.PAGE
+SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text(STATES_PAGE), re.MULTILINE | re.DOTALL))
+
+
+def test_every_state_and_finding_has_a_section_in_the_order_of_the_model() -> None:
+    assert list(SECTIONS) == [*STATES, *(rule.finding for rule in RULES)]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_has_its_picture_with_words_for_those_who_do_not_see_it(name: str) -> None:
+    ((alternative, picture),) = re.findall(r"!\[(.*)\]\((.*)\)", SECTIONS[name])
+    assert picture == f"pictures/{'state_' if name in STATES else ''}{name}.svg"
+    assert len(alternative) > 15
+    assert (DOCS / picture).exists()
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_says_how_to_confirm_it_with_three_tools(name: str) -> None:
+    for tool in ("Nsight Systems", "PyTorch profiler", "HTA"):
+        assert re.search(rf"^- \*{tool}:\* \S", SECTIONS[name], re.MULTILINE), tool
+
+
+def test_meanings_and_advice_on_the_page_are_those_of_the_catalogue() -> None:
+    assert text(STATES_PAGE) == advice_lists.filled(text(STATES_PAGE)), "run: python -m docs.advice_lists"
+    assert [name for _, name, _ in advice_lists.BLOCK.findall(text(STATES_PAGE))] == list(SECTIONS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.finding)
+def test_the_advice_of_a_finding_stands_there_in_its_order_with_costs(rule: Rule) -> None:
+    steps = re.findall(r"^(\d+)\. (.*) \*Cost:\* (.*) \(`(\w+)`\)$", SECTIONS[rule.finding], re.MULTILINE)
+    assert [key for *_, key in steps] == list(rule.advice)
+    assert [int(number) for number, *_ in steps] == list(range(1, len(steps) + 1))
+    assert all(cost.replace("\\", "") == ADVICE[key].cost.en for _, _, cost, key in steps)
+
+
+# Pictures
+
+PICTURES = {picture.name: picture for picture in pictures.PICTURES}
+
+
+def told(svg: str) -> list[str]:
+    """The texts of a picture, which are drawn as outlines and named in comments."""
+    return re.findall(r"<!-- (.*?) -->", svg)
+
+
+def test_every_picture_is_there_and_small_and_none_is_left_over() -> None:
+    assert {path.stem for path in pictures.HERE.iterdir()} == PICTURES.keys()
+    for name in PICTURES:
+        assert (pictures.HERE / f"{name}.svg").stat().st_size < 80_000, name
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_shows_the_state_that_its_name_and_its_scenario_say(name: str) -> None:
+    picture = PICTURES[name]
+    simulation = simulate(picture.scenario, picture.length_s, seed=1, gpus=pictures.GPUS)
+    window = simulation.truth_between(picture.length_s - pictures.WINDOW_S, picture.length_s)
+    state = window["gpus"][f"GPU-{picture.gpus[0]}"]["state"]
+    if name == "state_no_data":
+        state = "no_data"  # it left in the middle of the window: true for the half that was seen
+    (verdict,) = [line for line in told(text(pictures.HERE / f"{name}.svg")) if line.startswith("state ")]
+    assert re.match(rf"state {state}\b", verdict)
+    assert name.removeprefix("state_") in (state, *(rule.finding for rule in RULES), "perfect_overlap")
+    assert ("finding" not in verdict) or verdict.endswith(f"finding {name}")
+    assert picture.title in told(text(pictures.HERE / f"{name}.svg"))
+
+
+def test_a_picture_drawn_anew_says_the_same_and_is_the_same_each_time(tmp_path: Path) -> None:
+    picture = PICTURES["perfect_overlap"]
+    once = text(pictures.draw(picture, tmp_path))
+    assert told(once) == told(text(pictures.HERE / "perfect_overlap.svg")), "run: make pictures"
+    assert text(pictures.draw(picture, tmp_path)) == once
+
+
+def test_a_picture_of_a_finding_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    wrong = pictures.Picture("congestion", "idle", "Nothing at all")
+    with pytest.raises(ValueError, match="congestion: the scenario idle does not show this finding"):
+        pictures.draw(wrong, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from exporter import rules, symptoms
+from exporter import rules, symptoms, wording
 from exporter.advice import ADVICE
 from exporter.meanings import EVIDENCE, FINDINGS
 from exporter.model import Evidence, Finding
@@ -189,3 +190,9 @@ def test_a_number_that_json_cannot_hold_is_null() -> None:
 
 def test_an_empty_variable_does_not_hide_the_next() -> None:
     assert language_of({"LC_ALL": "", "LC_MESSAGES": "", "LANG": "zh_CN"}) == "zh"
+
+
+def test_the_examples_of_the_wording_are_right() -> None:
+    found = doctest.testmod(wording)
+    assert found.attempted >= 5
+    assert found.failed == 0
