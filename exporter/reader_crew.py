@@ -104,9 +104,9 @@ class Crew:
         """The rounds ended by a fault of ours: a reader that goes on without them would look alive."""
         self._leave(EXIT_FAULT)
 
-    def touch(self, me: Worker, kind: str, device_id: str) -> None:
+    def touch(self, me: Worker, kind: str, device_id: str, now_s: float | None = None) -> None:
         """`me` is about to touch this device."""
-        self._page.touch(me.slot, self._page.number(kind, device_id), self._clock.mono_s())
+        self._page.touch(me.slot, self._page.number(kind, device_id), self._clock.mono_s() if now_s is None else now_s)
 
     def leave(self, me: Worker) -> bool:
         """`me` touches nothing any more; False where another thread has gone on without it."""

@@ -138,7 +138,7 @@ class Rounds:
         before_s = self._clock.mono_s()
         turn.take(before_s + _EARLY_S)
         me.turn = turn
-        self.crew.touch(me, lane.device_kind, lane.device_id)
+        self.crew.touch(me, lane.device_kind, lane.device_id, before_s)
         try:
             values = lane.read()
         except LaneError as caught:
@@ -167,8 +167,10 @@ class Rounds:
         """Send what this tick gave, in one write; once a second, how the sources do."""
         readings, self._pending = self._pending, []
         if readings:
-            if not all(self._ledger.knows(r.source) for r in readings):
-                self._ledger.inventory(self._sources())  # a lane has grown a channel
+            for reading in readings:
+                if not self._ledger.knows(reading.source):
+                    self._ledger.inventory(self._sources())  # a lane has grown a channel
+                    break
             self._outlet.send_readings(readings)
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S

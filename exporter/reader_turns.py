@@ -51,9 +51,12 @@ class Turn:
 
     def take(self, now_mono_s: float) -> None:
         """The deadline is being met now; the next one is the first after now, in the phase of the start."""
-        passed = math.floor((now_mono_s - self._start_s) / self.interval_s + 1e-9)
-        self.missed_ticks += max(0, passed - self._k)
-        self._k = max(passed, self._k) + 1
+        if now_mono_s < self.due_mono_s + self.interval_s:  # nearly always
+            self._k += 1
+        else:
+            passed = math.floor((now_mono_s - self._start_s) / self.interval_s + 1e-9)
+            self.missed_ticks += max(0, passed - self._k)
+            self._k = max(passed, self._k) + 1
         self.due_mono_s = self._start_s + self._k * self.interval_s
 
     def read_took(self, duration_s: float) -> None:

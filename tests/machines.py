@@ -33,6 +33,7 @@ class Machine:
     """One node. Board k and port k do the same job: waves[k] gives the power, traffic flows in its communication part.
 
     flat_bytes_per_s: traffic that never stops, in place of that of the waves. No boards: a node without NVML.
+    refresh_s: how often the counters of ports and NICs take a new value.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Machine:
     port_bytes_per_s: float = 22.5e9
     flat_bytes_per_s: float | None = None
     nic_bytes_per_s: float = 1e6
+    refresh_s: float = 0.005
 
     @contextmanager
     def running(self, folder: Path) -> Iterator[Running]:
@@ -62,7 +64,7 @@ class Machine:
             arguments += ["--nvml.library", str(folder / "no-such-library.so.1")]
         with ExitStack() as stack:
             if plan := self._plan(tree):
-                stack.enter_context(moving(plan, folder / "plan.json"))
+                stack.enter_context(moving(plan, folder / "plan.json", self.refresh_s))
             yield Running(nvml, tree, self.node, arguments, environment)
 
     def _plan(self, tree: Tree) -> list[Moving]:
