@@ -57,6 +57,7 @@ class Config:
     filters_nic_include: tuple[str, ...] = ()
     filters_nic_exclude: tuple[str, ...] = ()
     pairing_compute_ports: str | None = None
+    pairing_topology_file: str | None = None
     pairing_links: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -157,6 +158,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("filters.nic.include", _PATTERNS.replace("mlx5_*", "eth*"), _texts),
     Setting("filters.nic.exclude", _PATTERNS.replace("mlx5_*", "eth*"), _texts),
     Setting("pairing.compute_ports", "a list in the syntax of NCCL_IB_HCA, such as '^mlx5_4,mlx5_5', or null", _optional_text),
+    Setting("pairing.topology_file", "the path of an NCCL topology file, or null to look where NCCL does", _optional_text),
     Setting("pairing.links", "a mapping of GPU (index or UUID) to a list of ports, such as {0: [mlx5_0/1]}", _links),
 )
 _BY_KEY = {s.key: s for s in SETTINGS}

@@ -35,7 +35,7 @@ def reader_specs(config: Config) -> tuple[ReaderSpec, ...]:
         sysfs_root=config.path_sysfs, procfs_root=config.path_procfs, network_hertz=config.sampling_network_hertz,
         host_hertz=config.sampling_host_hertz, rdma_include=config.filters_rdma_include,
         rdma_exclude=config.filters_rdma_exclude, nic_include=config.filters_nic_include,
-        nic_exclude=config.filters_nic_exclude,
+        nic_exclude=config.filters_nic_exclude, topology_file=config.pairing_topology_file,
     )
     return ReaderSpec("gpu", "nvml", as_values(gpu)), ReaderSpec("net", "rdma", as_values(net))
 
@@ -55,7 +55,7 @@ class LiveFeed:
         self._parts: dict[str, Inventory] = {}
         self._restarts: dict[str, int] = {}
         self._kept_back: list[Event] | None = []
-        self._hint: str | None = None
+        self._hints: dict[str, str] = {}
         self._supervisor.start()
 
     @property
@@ -97,12 +97,13 @@ class LiveFeed:
         ]
 
     def _tell_hint(self) -> None:
-        """What is wrong with the mounts, once per change."""
-        hint = self._supervisor.extra("net").get("rdma_hint") or None
-        if hint != self._hint:
-            self._hint = hint
-            if hint:
+        """What is wrong with mounts, packages and files, once per change."""
+        told = {**self._supervisor.extra("gpu"), **self._supervisor.extra("net")}
+        hints: dict[str, str] = {key: told[key] for key in ("nvml_hint", "rdma_hint", "topology_hint") if key in told}
+        for key, hint in hints.items():
+            if hint != self._hints.get(key):
                 log.warning("%s", hint)
+        self._hints = hints
 
     def inventory(self) -> Inventory:
         """What all readers see, and who belongs to whom."""
@@ -120,6 +121,7 @@ class LiveFeed:
             gpus, inventory.of_kind("rdma_port"),
             overrides=self._config.pairing_links,
             compute_ports=self._config.pairing_compute_ports,
+            topology=self._supervisor.extra("net").get("topology"),
             nics=inventory.of_kind("nic"),
             management_netdevs=self._supervisor.extra("net").get("default_route_netdevs", ()),
             nvlink_gpus={g.id for g in gpus if f"{g.id}/nvlink_transmit_bytes_total" in channels},
