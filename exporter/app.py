@@ -144,4 +144,5 @@ def _reloader(settings: Config, file: str | None, flags: Mapping[str, Any], feed
 # Settings that are bound when the daemon starts.
 _NEEDS_RESTART = (
     "web_listen_address", "web_config_file", "analysis_windows_seconds", "analysis_verdict_window_seconds", "nvml_library",
+    "pods_socket", "pods_interval_seconds", "jobs_directory", "jobs_scheduler", "jobs_interval_seconds",
 )

@@ -59,6 +59,11 @@ class Config:
     pairing_compute_ports: str | None = None
     pairing_topology_file: str | None = None
     pairing_links: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    pods_socket: str | None = None
+    pods_interval_seconds: float = 10.0
+    jobs_directory: str | None = None
+    jobs_scheduler: str = "slurm"
+    jobs_interval_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("pairing.compute_ports", "a list in the syntax of NCCL_IB_HCA, such as '^mlx5_4,mlx5_5', or null", _optional_text),
     Setting("pairing.topology_file", "the path of an NCCL topology file, or null to look where NCCL does", _optional_text),
     Setting("pairing.links", "a mapping of GPU (index or UUID) to a list of ports, such as {0: [mlx5_0/1]}", _links),
+    Setting("pods.socket", "the path of the kubelet's pod-resources socket, or null", _optional_text),
+    Setting("pods.interval_seconds", "a number from 1 to 300", _number(1, 300)),
+    Setting("jobs.directory", "the path of a directory with a file of job ids per GPU, or null", _optional_text),
+    Setting("jobs.scheduler", "the name of the batch scheduler, as it is to stand in the label", _text),
+    Setting("jobs.interval_seconds", "a number from 1 to 300", _number(1, 300)),
 )
 _BY_KEY = {s.key: s for s in SETTINGS}
 

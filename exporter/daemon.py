@@ -16,7 +16,16 @@ from typing import Protocol
 from exporter.clock import Clock
 from exporter.collector import Exposition, Form
 from exporter.history import History
-from exporter.model import ANALYSIS_DURATION_BOUNDS_S, Event, Inventory, OneLineError, Quarantine, Snapshot
+from exporter.model import (
+    ANALYSIS_DURATION_BOUNDS_S,
+    Event,
+    GpuJob,
+    GpuPod,
+    Inventory,
+    OneLineError,
+    Quarantine,
+    Snapshot,
+)
 from exporter.processes import Processes
 from exporter.release import ReleaseSwitch
 from exporter.session import Session
@@ -76,6 +85,10 @@ class Feed(Protocol):
         """What has not yet said what there is to read; None once all have."""
         ...
 
+    def owners(self) -> tuple[tuple[GpuPod, ...], tuple[GpuJob, ...]]:
+        """Pods and batch jobs that hold the GPUs, as last heard."""
+        ...
+
     def stop(self) -> None:
         """End what was started."""
         ...
@@ -121,7 +134,8 @@ class Daemon:
             device = source.source.partition("/")[2].split("/")[0]
             if source.source in present and source.up and not source.reads and device not in alone:
                 return f"{source.source} has given no sample yet"
-        return "no analysis has run yet" if not self._session.verdicts.at_s else None
+        # The snapshot is made a moment after its analysis: ready is what can be scraped.
+        return "no analysis has run yet" if not self._session.verdicts.at_s or self.exposition is None else None
 
     def handle_signals(self) -> None:
         """SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 works the release switch; also as process 1, which has no
@@ -181,6 +195,7 @@ class Daemon:
         session, history = self._session, self._session.history
         now_s = self._feed.now_s()
         pci_gpus, nvml_gpus = self._feed.counted_gpus()
+        pods, jobs = self._feed.owners()
         snapshot = Snapshot(
             t_s=now_s,
             wall_s=self._clock.wall_s(),
@@ -204,6 +219,8 @@ class Daemon:
             verdict_window_s=session.verdict_window_s,
             pci_gpus=pci_gpus,
             nvml_gpus=nvml_gpus,
+            pods=pods,
+            jobs=jobs,
         )
         self._tell_changes(snapshot)
         self.exposition = Exposition.render(snapshot, self._forms_wanted(now_s))

@@ -7,15 +7,19 @@ say, and starts and ends them by way of the supervisor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from exporter.clock import Clock
 from exporter.config import Config
-from exporter.model import Event, Inventory, Link, ReaderRestarted
+from exporter.model import Device, Event, GpuJob, GpuPod, Inventory, Link, ReaderRestarted
 from exporter.pairing import pair
 from exporter.sources import GpuSettings, NetSettings, as_values
 from exporter.supervisor import ReaderSpec, Supervisor
+from exporter.workloads import Workloads, WorkloadSettings, jobs_of_gpus
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,14 @@ def reader_specs(config: Config) -> tuple[ReaderSpec, ...]:
     return ReaderSpec("gpu", "nvml", as_values(gpu)), ReaderSpec("net", "rdma", as_values(net))
 
 
+def workload_settings(config: Config) -> WorkloadSettings:
+    """Whom to ask who the GPUs work for."""
+    return WorkloadSettings(
+        pods_socket=config.pods_socket, pods_interval_s=config.pods_interval_seconds, jobs_directory=config.jobs_directory,
+        jobs_scheduler=config.jobs_scheduler, jobs_interval_s=config.jobs_interval_seconds,
+    )
+
+
 class LiveFeed:
     """Implements daemon.Feed on the readers of this node. To be used from the main thread."""
 
@@ -56,7 +68,11 @@ class LiveFeed:
         self._restarts: dict[str, int] = {}
         self._kept_back: list[Event] | None = []
         self._hints: dict[str, str] = {}
+        self._workloads = Workloads(workload_settings(config), clock, self._started_mono_s)
+        self._owners: tuple[tuple[GpuPod, ...], tuple[GpuJob, ...]] = ((), ())
+        self._anew = False  # the settings changed: an inventory is due
         self._supervisor.start()
+        self._workloads.start()
 
     @property
     def done(self) -> bool:
@@ -78,6 +94,7 @@ class LiveFeed:
             else:
                 events.append(event)
         events += self._restarted()
+        events += self._heard()
         if self._kept_back is None:
             return events
         self._kept_back += events
@@ -96,6 +113,16 @@ class LiveFeed:
             ReaderRestarted(tuple(s.name for s in self._parts[n].sources), self.now_s()) for n in names if n in self._parts
         ]
 
+    def _heard(self) -> list[Event]:
+        """What pods and jobs gave; a new inventory where GPUs changed hands, or the settings say so."""
+        events = self._workloads.events()
+        if self._parts and (events or self._anew):
+            before, due = self._owners, self._anew
+            inventory, self._anew = self.inventory(), False
+            if due or self._owners != before:
+                return [inventory, *events]
+        return events
+
     def _tell_hint(self) -> None:
         """What is wrong with mounts, packages and files, once per change."""
         told = {**self._supervisor.extra("gpu"), **self._supervisor.extra("net")}
@@ -110,15 +137,38 @@ class LiveFeed:
         parts = self._parts.values()
         merged = Inventory(
             self._host, self.started_unix_s,
-            devices=tuple(d for p in parts for d in p.devices), sources=tuple(s for p in parts for s in p.sources),
+            devices=tuple(d for p in parts for d in p.devices),
+            sources=(*(s for p in parts for s in p.sources), *self._workloads.sources),
         )
-        return replace(merged, links=self._links(merged))
+        gpus = merged.of_kind("gpu")
+        self._owners = self._workloads.pods(gpus), self._workloads.jobs(gpus)
+        return replace(merged, jobs=MappingProxyType(jobs_of_gpus(*self._owners)), links=self._links(merged))
+
+    def owners(self) -> tuple[tuple[GpuPod, ...], tuple[GpuJob, ...]]:
+        """Pods and batch jobs that hold the GPUs, as in the last inventory."""
+        return self._owners
 
     def _links(self, inventory: Inventory) -> tuple[Link, ...]:
-        gpus = inventory.of_kind("gpu")
+        """GPUs with their ports. A pod that was given ports of its own uses these; all other GPUs share the rest."""
+        gpus, ports = inventory.of_kind("gpu"), inventory.of_kind("rdma_port")
+        held = self._workloads.ports_of_pods(ports)
+        if not held:
+            return self._pair(inventory, gpus, ports)
+        pod_of = {row.gpu_id: row.job for row in self._owners[0] if row.job in held}
+        groups: list[tuple[list[Device], list[Device]]] = [
+            ([g for g in gpus if pod_of.get(g.id) == pod], [p for p in ports if p.id in its])
+            for pod, its in held.items() if pod in pod_of.values()
+        ]  # fmt: skip
+        taken = {p.id for _, its in groups for p in its}
+        groups.append(([g for g in gpus if g.id not in pod_of], [p for p in ports if p.id not in taken]))
+        links = [link for group, its in groups for link in self._pair(inventory, group, its)]
+        shares = Counter(link.device_id for link in links)
+        return tuple(replace(link, weight=1.0 / shares[link.device_id]) for link in links)
+
+    def _pair(self, inventory: Inventory, gpus: Sequence[Device], ports: Sequence[Device]) -> tuple[Link, ...]:
         channels = {c for s in inventory.sources for c in s.channels}
         return pair(
-            gpus, inventory.of_kind("rdma_port"),
+            gpus, ports,
             overrides=self._config.pairing_links,
             compute_ports=self._config.pairing_compute_ports,
             topology=self._supervisor.extra("net").get("topology"),
@@ -139,6 +189,10 @@ class LiveFeed:
         """GPUs as sysfs and as NVML count them."""
         extra = self._supervisor.extra("gpu")
         return extra.get("pci_gpus"), extra.get("nvml_gpus")
+
+    def told(self) -> Mapping[str, Any]:
+        """What the readers said besides their inventories: counts, hints at mounts, devices left out."""
+        return {**self._supervisor.extra("gpu"), **self._supervisor.extra("net")}
 
     def starting(self) -> str | None:
         """The readers that have not yet said what there is to read."""
@@ -163,13 +217,15 @@ class LiveFeed:
 
     def reconfigure(self, config: Config) -> None:
         """Go on with other settings: readers whose settings changed are replaced, pairing is done anew."""
-        before = {spec.name: spec for spec in reader_specs(self._config)}
-        self._config = config
+        old, self._config = self._config, config
+        before = {spec.name: spec for spec in reader_specs(old)}
         for spec in reader_specs(config):
             if spec != before[spec.name]:
                 self._supervisor.replace(spec)
+        self._anew = True
 
     def stop(self) -> None:
         """End the readers. One that is stuck inside a driver is left behind: killing it there has frozen machines."""
+        self._workloads.stop()
         for pid in self._supervisor.stop(_STOP_S):
             log.warning("reader %d is stuck in a device and is left to end by itself", pid)

@@ -165,6 +165,18 @@ def _quarantined(x: Labelled) -> Iterator[Row]:
             yield (q.kind, x.public_id(q.kind, q.id), q.reason), 1.0
 
 
+def _pods(x: Labelled) -> Iterator[Row]:
+    for p in x.snapshot.pods:
+        if p.gpu_id in x.gpus:
+            yield (*x.gpus[p.gpu_id], p.mig_uuid, p.namespace, p.pod, p.container), 1.0
+
+
+def _jobs(x: Labelled) -> Iterator[Row]:
+    for j in x.snapshot.jobs:
+        if j.gpu_id in x.gpus:
+            yield (*x.gpus[j.gpu_id], j.scheduler, j.job_id), 1.0
+
+
 _DEVICES = (
     family("overlap_gpu_up", "gauge", "gpu uuid", _gpus_up, "1 while the GPU answers; 0 for 24 h after it was lost."),
     family("overlap_gpu_info", "gauge", "gpu uuid name architecture driver_version power_source pci_bus_id mig",
@@ -179,6 +191,10 @@ _DEVICES = (
            "What is known of the network interface."),
     family("overlap_gpu_link_info", "gauge", "gpu uuid device port path reason", _links,
            "Which device carries the traffic of which GPU, and why they were paired."),
+    family("overlap_gpu_pod_info", "gauge", "gpu uuid mig_uuid workload_namespace workload_pod workload_container", _pods,
+           "Which container of Kubernetes holds the GPU: to be joined on instance and uuid.", origin="pods"),
+    family("overlap_gpu_job_info", "gauge", "gpu uuid scheduler job_id", _jobs,
+           "Which job of a batch scheduler runs on the GPU: to be joined on instance and uuid.", origin="jobs"),
     family("overlap_gpus", "gauge", "origin", _gpu_counts,
            "GPUs as counted on the PCI bus (display and 3D functions) and by NVML."),
     family("overlap_transport_state", "gauge", "transport",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
-from exporter.model import Event, Inventory
+from exporter.model import Event, GpuJob, GpuPod, Inventory
 
 _SLICE_S = 0.05  # events are handed on in slices of this much real time
 
@@ -70,6 +70,10 @@ class Playback:
     def starting(self) -> str | None:
         """A trace says at once what there is."""
         return None
+
+    def owners(self) -> tuple[tuple[GpuPod, ...], tuple[GpuJob, ...]]:
+        """Neither pods nor batch jobs."""
+        return (), ()
 
     def stop(self) -> None:
         """Nothing to end."""

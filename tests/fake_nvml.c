@@ -12,7 +12,7 @@
  *   devices DIR                       initialising opens DIR/nvidiactl, a handle of board N opens DIR/nvidiaN; shutting down
  *                                     closes them
  *   gpu N KEY VALUE...                board N; the first line for a board creates it
- *     name, uuid, bdf, arch (9), cc (9.0), limit (W), module_limit (W), mig (0|1), links (18)
+ *     name, uuid, bdf, arch (9), cc (9.0), limit (W), module_limit (W), mig (0|1), mig_uuids LIST, links (18)
  *     wave C_W N_W C_S N_S PHASE_S [I_W I_S]   watts in compute and communication, seconds of each, [watts, seconds idle]
  *     nvlink BYTES_PER_S SHIFT_S        traffic while communication lasts, late by SHIFT_S
  *     sensor NAME WINDOW_S REFRESH_S PHASE_S   NAME is instant, average, usage or energy
@@ -59,7 +59,7 @@ static const double SM_COMPUTE = 0.9, SM_COMMUNICATION = 0.12, TENSOR_COMPUTE = 
 typedef struct { double window, refresh, phase; } sensor_t;
 typedef struct {
     int present, arch, cc_major, cc_minor, mig, links, error, open_error, crash, entry_error, util_raw;
-    char name[96], uuid[96], bdf[32], supports[256], fault_calls[256], raw_kind[8], raw_value[40];
+    char name[96], uuid[96], mig_uuids[512], bdf[32], supports[256], fault_calls[256], raw_kind[8], raw_value[40];
     double limit, module_limit, module_extra, latency_ms, hang, noise;
     double watts[3], seconds[3], phase, nvlink, shift;
     sensor_t sensor[SENSORS];
@@ -127,7 +127,7 @@ static void board_line(board_t *b, const char *key, const char *rest_of_line) {
 #define TEXT(field) if (!strcmp(key, #field)) snprintf(b->field, sizeof b->field, "%s", v)
 #define WHOLE(field) if (!strcmp(key, #field)) b->field = atoi(v)
 #define REAL(field) if (!strcmp(key, #field)) b->field = atof(v)
-    TEXT(name); TEXT(uuid); TEXT(bdf); TEXT(supports); TEXT(fault_calls);
+    TEXT(name); TEXT(uuid); TEXT(mig_uuids); TEXT(bdf); TEXT(supports); TEXT(fault_calls);
     WHOLE(arch); WHOLE(mig); WHOLE(links); WHOLE(error); WHOLE(open_error); WHOLE(crash); WHOLE(entry_error); WHOLE(util_raw);
     REAL(limit); REAL(module_limit); REAL(module_extra); REAL(latency_ms); REAL(hang); REAL(noise);
     if (!strcmp(key, "cc")) sscanf(v, "%d.%d", &b->cc_major, &b->cc_minor);
@@ -336,7 +336,35 @@ int nvmlDeviceGetHandleByIndex_v2(u32 index, void **handle) {
     *handle = (void *)(((size_t)generation << 16) + index + 1);
     return s->board[index].open_error;
 }
-int nvmlDeviceGetUUID(void *d, char *text, u32 n) { ENTER(d); snprintf(text, n, "%s", b->uuid); return OK; }
+/* The part-th UUID of a board in MIG mode, counted from 1; NULL where there is none. */
+static const char *mig_uuid(const board_t *b, u32 part, size_t *length) {
+    const char *p = b->mig ? b->mig_uuids : "";
+    for (; *p; p += *p == ',') {
+        *length = strcspn(p, ",");
+        if (--part == 0) return p;
+        p += *length;
+    }
+    return NULL;
+}
+int nvmlDeviceGetUUID(void *d, char *text, u32 n) {
+    ENTER(d);
+    u32 part = ((size_t)d >> 8) & 0xff;
+    size_t length = 0;
+    const char *p = part ? mig_uuid(b, part, &length) : NULL;
+    if (part && !p) return INVALID_ARGUMENT;
+    snprintf(text, n, "%.*s", (int)(part ? length : strlen(b->uuid)), part ? p : b->uuid);
+    return OK;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *d, u32 *count) { ENTER(d); *count = b->arch >= 8 ? 7 : 0; return OK; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *d, u32 index, void **part) {
+    ENTER(d);
+    size_t length;
+    if (!b->mig) return NOT_SUPPORTED;
+    if (index >= 7) return INVALID_ARGUMENT;
+    if (!mig_uuid(b, index + 1, &length)) return 6; /* NOT_FOUND */
+    *part = (void *)((size_t)d + ((size_t)(index + 1) << 8));
+    return OK;
+}
 int nvmlDeviceGetName(void *d, char *text, u32 n) { ENTER(d); snprintf(text, n, "%s", b->name); return OK; }
 int nvmlDeviceGetPciInfo_v3(void *d, pci_t *pci) {
     ENTER(d);

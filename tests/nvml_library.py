@@ -112,6 +112,7 @@ class Board:
     module_limit: float = 0.0
     module_extra: float = 0.0
     mig: int = 0
+    mig_uuids: tuple[str, ...] = ()
     links: int = 18
     wave: Wave = field(default_factory=Wave)
     nvlink: tuple[float, float] = (100e9, 0.0)  # bytes per second in communication, seconds late
@@ -143,6 +144,7 @@ class Board:
                 "open_error", "entry_error", "hang", "crash", "util_raw")),
             ("wave", f"{w.compute_watts} {w.communication_watts} {w.compute_s} {w.communication_s} {w.phase_s} "
                      f"{w.idle_watts} {w.idle_s}"),
+            ("mig_uuids", ",".join(self.mig_uuids)),
             ("nvlink", "{} {}".format(*self.nvlink)),
             *(("sensor", "{} {} {} {}".format(key, *getattr(self, key))) for key in ("instant", "average", "usage", "energy")),
             ("supports", ",".join(self.supports)),

@@ -32,9 +32,12 @@ WEB = "server answer endpoints loopback stream api connections credentials liste
 RULES = {
     "__init__ signals": "",
     "__main__": "cli",
-    "cli app offline live daemon session recorder": "*",
+    "cli app offline live daemon session recorder doctor doctor_look doctor_checks": "*",
     "model clock quantities advice": "",
     "wire history channels pairing": "model",
+    "kubelet jobs": "model",
+    "pods": "model kubelet",
+    "workloads": "model clock pods jobs",
     "announcements logs": "",
     "config": "model",
     "processes": "model",
@@ -65,7 +68,8 @@ DOORS = {
     "yaml": "config",
     "tornado": "server answer endpoints",
     "bcrypt": "web_config credentials",
-    "rich": "offline recorder",
+    "h2": "kubelet",
+    "rich": "offline recorder doctor",
     "time": "clock",
 }
 

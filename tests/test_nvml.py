@@ -482,3 +482,15 @@ def test_the_traffic_of_the_fake_boards_is_that_of_the_fake_ports(shift_s: float
     for k in range(200):
         t = 100.0 + 0.0137 * k
         assert wave.traffic_bytes(t, 1e9, shift_s) == pytest.approx(port.bytes_until(t), abs=2)
+
+
+def test_parts_of_a_gpu_in_mig_mode_are_known_by_their_uuids(node: Node) -> None:
+    parts = ("MIG-11111111-2222-3333-4444-555555555555", "MIG-66666666-7777-8888-9999-aaaaaaaaaaaa")
+    node.open()
+    assert "mig_uuids" not in node.device().info
+    node.machine.edit(0, mig=1, mig_uuids=parts)
+    node.open()
+    assert node.device().info["mig_uuids"] == ",".join(parts)
+    node.machine.set(missing="nvmlDeviceGetMaxMigDeviceCount")
+    node.open()
+    assert node.device().info["mig_uuids"] == ""

@@ -32,6 +32,7 @@ from exporter.sources.nvml_binding import Library, LoadError
 from exporter.sources.nvml_calls import OK, PERMANENT, ask, ask_u32, meaning, probe_fields
 from exporter.sources.nvml_events import XidLane, XidWatch
 from exporter.sources.nvml_lanes import open_fast_lane, open_slow_lane
+from exporter.sources.nvml_mig import mig_enabled, mig_uuids
 from exporter.sources.nvml_pci import count_pci_gpus, locate, sysfs_bus_id
 from exporter.sources.nvml_power import (
     POWER_CURRENT_LIMIT,
@@ -151,7 +152,7 @@ class Session:
         assert library is not None
         handle, device_id = gpu.handle, gpu.device.id
         board = self._board(handle)
-        mig = self._mig_enabled(handle)
+        mig = mig_enabled(library, handle)
         power = choose_power(library, handle, board)
         limit_milliwatts = ask_u32(library, "nvmlDeviceGetEnforcedPowerLimit", handle)
         limit_watts = limit_milliwatts * 1e-3 if limit_milliwatts else None
@@ -187,6 +188,8 @@ class Session:
             "pci_bus_id": bus_id,
             "mig": "1" if mig else "0",
         }
+        if mig and self._library is not None:
+            info["mig_uuids"] = ",".join(mig_uuids(self._library, gpu.handle))
         return replace(
             gpu.device,
             name=self._text("nvmlDeviceGetName", gpu.handle) or None,
@@ -206,13 +209,6 @@ class Session:
         code = ask(self._library, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
         capability = (major.value, minor.value) if code == OK else None
         return Board(None if architecture == _UNKNOWN_ARCHITECTURE else architecture, capability)
-
-    def _mig_enabled(self, handle: ctypes.c_void_p) -> bool:
-        """Power of a GPU in MIG mode exists for the whole board only, utilisation not at all."""
-        assert self._library is not None
-        current, pending = ctypes.c_uint(), ctypes.c_uint()
-        code = ask(self._library, "nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
-        return code == OK and current.value == 1
 
     def _pci(self, handle: ctypes.c_void_p, sysfs: Path) -> tuple[str, str | None, int | None]:
         """Bus id as sysfs writes it, the real path below the root, and the NUMA node; what is unknown is "" or None."""
