@@ -71,6 +71,15 @@ def test_pods_and_jobs_stand_on_join_series_and_outlive_a_kubelet_that_is_away(t
             eventually(lambda: len(rows(exporter, "overlap_gpu_pod_info")) == 1, 10, "the new pods are shown")
             eventually(lambda: not rows(exporter, "overlap_gpu_job_info"), 10, "the job has ended")
             assert exporter.value("overlap_source_up", source="pods") == 1
+
+            def ports(gpu: str) -> set[str]:
+                return {dict(r)["device"] for r in rows(exporter, "overlap_gpu_link_info")
+                        if dict(r)["gpu"] == gpu and dict(r)["path"] == "rdma"}  # fmt: skip
+
+            assert ports("0") == {"mlx5_0"}
+            kubelet.pods = [Pod("ml", "crossed", {"main": {"nvidia.com/gpu": (uuids[0],), "example.com/efa": ("mlx5_1",)}})]
+            eventually(lambda: ports("0") == {"mlx5_1"}, 10, "a pod uses the port that it was given")
+            assert "mlx5_1" not in ports("1") | ports("2"), "and nobody else does"
             assert exporter.stop() == 0
 
 
