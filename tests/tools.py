@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -16,3 +17,13 @@ def require(command: str) -> str:
             pytest.fail(f"{command} is not installed, and CI=true forgives no missing tool")
         pytest.skip(f"{command} is not installed; 'sh .ci/tools' installs it where it may")
     return path
+
+
+def own_pid_namespace() -> list[str]:
+    """The words that start a command as process 1 of a PID namespace of its own; skips where the kernel lets nobody."""
+    unshare = require("unshare")
+    for rights in ([], ["--user", "--map-root-user"]):
+        words = [unshare, *rights, "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*words, "true"], capture_output=True).returncode == 0:
+            return words
+    pytest.skip("neither root nor user namespaces here, so no process can be number 1")
