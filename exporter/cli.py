@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from exporter import __version__
@@ -166,6 +166,21 @@ def _simulate(args: argparse.Namespace) -> None:
     print(simulate_to_file(args.scenario, args.out, args.seconds, args.seed, args.force))
 
 
+def _doctor(args: argparse.Namespace) -> None:
+    from exporter.config import Config, ConfigError
+    from exporter.doctor import DEFAULT_S, doctor
+
+    problems: tuple[str, ...] = ()
+    try:
+        config, _ = _settings(args)
+    except ConfigError as error:
+        flags = {name[len("set_") :]: value for name, value in vars(args).items() if name.startswith("set_")}
+        given = {name: value for name, value in flags.items() if value is not None}
+        config, problems = replace(Config(), **given), error.problems
+    if not doctor(config, problems, args.seconds or DEFAULT_S, args.json):
+        raise SystemExit(1)
+
+
 def _check_config(args: argparse.Namespace) -> None:
     from exporter.config import ConfigError, load
 
@@ -210,6 +225,11 @@ _COMMANDS = (
               _Flag(("--seed",), "seed of the simulation (default 0)", type=int, metavar="N", default=0),
               _Flag(("--list",), "list the scenarios", action="store_true"),
               _Flag(("--force",), "write over a file that exists", action="store_true"))),
+    _Command("doctor", "look at this node: what works and what does not; exit status 1 if something needed is missing",
+             _doctor,
+             (_Flag(("--json",), "print JSON instead of tables", action="store_true"),
+              _Flag(("--seconds",), "watch the devices for this long (default 10)", type=_positive, metavar="N"),
+              *_FILE, *_WEB, *_MACHINE, *_REQUIRE)),
     _Command("check-config", "validate a configuration file", _check_config,
              (_Flag(("file",), "the file to check", metavar="FILE"),)),
 )

@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from exporter import announcements
 from exporter.announcements import Announcements, Touch
-from exporter.model import Inventory, Quarantine, Record, SourceStatus
+from exporter.model import Device, Inventory, Quarantine, Record, SourceStatus
 from exporter.wire import Decoder
 
 _PIPE_BYTES = 1 << 20  # a minute of a large node, should the exporter be held up
@@ -154,11 +154,18 @@ def start_child(name: str, settings: Mapping[str, Any], decoder: Decoder, now_mo
     return Child(process, fd, page, decoder, now_mono_s)
 
 
-def keep_skipped(inventory: Inventory, before: Inventory | None, skip: Sequence[str]) -> Inventory:
-    """An inventory, and the devices known from before that the reader was told to leave alone: they are still there."""
-    if before is None or not skip:
+def keep_skipped(inventory: Inventory, before: Inventory | None, skip: Mapping[str, str]) -> Inventory:
+    """An inventory, and the devices that the reader was told to leave alone (id -> kind): they are still there.
+
+    A GPU that hung before anything of it was known is there too, without a UUID.
+    """
+    if not skip:
         return inventory
+    known = () if before is None else before.devices
     here = {d.id: d for d in inventory.devices}
-    merged = {d.id: d for d in before.devices if {d.id, d.id.split("/")[0]} & set(skip)} | here
-    order = dict.fromkeys([*(d.id for d in before.devices), *here])
+    merged = {d.id: d for d in known if d.id in skip or d.id.split("/")[0] in skip} | here
+    for device_id in [i for i, kind in skip.items() if kind == "gpu" and i not in merged]:
+        index = device_id.rpartition("-")[2]
+        merged[device_id] = Device("gpu", device_id, index=int(index) if index.isdigit() else None, uuid="")
+    order = dict.fromkeys([*(d.id for d in known), *merged])
     return replace(inventory, devices=tuple(merged[i] for i in order if i in merged))

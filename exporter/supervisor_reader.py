@@ -155,6 +155,8 @@ class Reader:
     def _start(self, now_s: float) -> None:
         self._start_at_s = now_s  # a restart needs no other reason than that there is no process
         settings = {**self.spec.settings, "skip": sorted({*self.spec.settings.get("skip", ()), *self._skips})}
+        if known := [f"{d.uuid}={d.id}" for d in (self._inventory.devices if self._inventory else ()) if d.uuid]:
+            settings["known"] = known  # a board keeps its id although the driver may number boards anew
         self.child = start_child(self.spec.name, settings, self._new_decoder(), now_s)
         self.restarts += self._starts > 0
         self._starts += 1
@@ -175,7 +177,7 @@ class Reader:
 
     def _take_inventory(self, inventory: Inventory, child: Child, now_s: float) -> None:
         """With its first inventory a process speaks for itself: what was down before it is not any more, or it says so."""
-        self._inventory = keep_skipped(inventory, self._inventory, tuple(self._skips))
+        self._inventory = keep_skipped(inventory, self._inventory, {i: skip.kind for i, skip in self._skips.items()})
         self._events.append(self._inventory)
         if not child.has_spoken:
             child.has_spoken = True

@@ -158,6 +158,20 @@ def test_a_gpu_that_hangs_again_soon_is_left_alone_for_longer(fake: FakeNvml) ->
     assert one.supervisor.stop(5.0) == []
 
 
+def test_a_gpu_that_hangs_before_it_is_known_is_still_there_without_a_uuid(fake: FakeNvml) -> None:
+    fake.edit(2, hang=60.0)
+    one = Watched([gpu_spec(fake)], hang_s=0.5)
+    one.run_until(one.delivers("nvml/GPU-3", 0.0))
+    assert one.quarantines() == [("GPU-2", "hang")]
+    devices = one.inventories("gpu")[-1].devices
+    assert sorted((d.id, d.index, bool(d.uuid)) for d in devices) == [
+        ("GPU-0", 0, True), ("GPU-1", 1, True), ("GPU-2", 2, False), ("GPU-3", 3, True)]  # fmt: skip
+    fake.edit(2, hang=0.0)
+    one.run_until(one.delivers("nvml/GPU-2", 0.0))
+    assert all(d.uuid for d in one.inventories("gpu")[-1].devices)
+    assert one.supervisor.stop(5.0) == []
+
+
 def test_a_library_that_hangs_blames_no_device(fake: FakeNvml) -> None:
     fake.set(init_hang=60.0)
     one = Watched([gpu_spec(fake)], hang_s=0.5)
