@@ -7,7 +7,8 @@ evaluated as one array. The only state are the memories, and only `step` moves t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
 from exporter.readings import Counter, Readings, floor_of, gather
 from exporter.shares import IDLE_RUN_S, Shares, idle_seconds, shares_of
-from exporter.signals import rates, sensor
+from exporter.signals import period, rates, sensor
 from exporter.verdict import shared_devices, verdict
 
 Array = NDArray[np.float64]
@@ -61,7 +62,8 @@ class Analyzer:
         verdict_s = self._verdict_window_s
         readings, idle_s = self._read(series, inventory, t_s, max([*due, verdict_s]))
         shares = {w: self._shares(readings, idle_s, t_s, w) for w in dict.fromkeys((*due, verdict_s))}
-        verdicts = {w: self._verdicts(readings, shares[w], inventory, t_s, w) for w in shares}
+        steps_s = self._learn_periods(readings, shares[verdict_s], t_s)
+        verdicts = {w: self._verdicts(readings, shares[w], inventory, t_s, w, steps_s) for w in shares}
         for window_s in due:
             self._last.update(((a.gpu_id, window_s), a) for a in verdicts[window_s])
         self._book(readings, idle_s, shares[verdict_s], [a.state for a in verdicts[verdict_s]], second)
@@ -73,11 +75,11 @@ class Analyzer:
         self, series: Series, inventory: Inventory, t_s: float, windows_s: Iterable[float]
     ) -> tuple[OverlapAnalysis, ...]:
         """A named instant, any windows, all fields; uses the memories and changes nothing."""
-        windows_s = tuple(windows_s)
-        readings, idle_s = self._read(series, inventory, t_s, max(windows_s, default=0.0))
-        per_window = [
-            self._verdicts(readings, self._shares(readings, idle_s, t_s, w), inventory, t_s, w) for w in windows_s
-        ]
+        windows_s, verdict_s = tuple(windows_s), self._verdict_window_s
+        readings, idle_s = self._read(series, inventory, t_s, max(*windows_s, verdict_s))
+        shares = {w: self._shares(readings, idle_s, t_s, w) for w in (*windows_s, verdict_s)}
+        steps_s = [self._step_period(readings, shares[verdict_s], t_s, g) for g in range(len(readings.gpus))]
+        per_window = [self._verdicts(readings, shares[w], inventory, t_s, w, steps_s) for w in windows_s]
         return tuple(a for of_gpu in zip(*per_window, strict=True) for a in of_gpu)
 
     @property
@@ -134,6 +136,20 @@ class Analyzer:
                 before.stale if math.isnan(stale) else stale >= _STALE,
             )
 
+    def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:
+        """The step period of each GPU; looked for anew every fourth second, in turn."""
+        for g in range(round(t_s) % _LEARN_EVERY_S, len(readings.gpus), _LEARN_EVERY_S):
+            self._memories[readings.gpus[g].id].periods.append((t_s, _period(readings, shares, g)))
+        return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
+
+    def _step_period(self, readings: Readings, shares: Shares, t_s: float, g: int) -> float | None:
+        """The step period of GPU number g at a named instant: what is remembered, if that is not old."""
+        memory = self._memories.get(readings.gpus[g].id, GpuMemory())
+        if any(t_s - _LEARN_EVERY_S < since <= t_s for since, _ in memory.periods):
+            return memory.period(t_s)
+        step_s = _period(readings, shares, g)
+        return None if math.isnan(step_s) else step_s
+
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()
         sensors = {gpu.id: self._memories.get(gpu.id, unknown).believed(gpu) for gpu in inventory.of_kind("gpu")}
@@ -147,20 +163,24 @@ class Analyzer:
         return shares_of(readings, idle_s, remembered, seen, _limits(readings.gpus), t_s, window_s)
 
     def _verdicts(
-        self, readings: Readings, shares: Shares, inventory: Inventory, t_s: float, window_s: float
-    ) -> list[OverlapAnalysis]:
+        self, readings: Readings, shares: Shares, inventory: Inventory, t_s: float, window_s: float,
+        steps_s: Sequence[float | None],
+    ) -> list[OverlapAnalysis]:  # fmt: skip
+        """The verdicts on a window; steps_s [g]: the step periods at its end, for GPUs with bytes of their own."""
         shared = shared_devices(inventory)
-        return [
-            verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
-            for g, gpu in enumerate(readings.gpus)
-        ]
+        out = []
+        for g, gpu in enumerate(readings.gpus):
+            a = verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
+            known = a.state not in ("no_data", "idle") and gpu.id not in shared
+            out.append(replace(a, step_period_s=steps_s[g]) if known else a)
+        return out
 
     def _remember(self, readings: Readings, idle_s: Array, shares: Shares, t_s: float, window_s: float) -> None:
         """The compute level of the job, forgotten when the GPU has been idle for 15 s; that of the board, kept."""
         for g, gpu in enumerate(readings.gpus):
             memory = self._memories[gpu.id]
             if idle_s.shape[-1] and idle_s[g, -1] >= IDLE_RUN_S:
-                memory.level.clear()
+                memory.forget_job()
             elif shares.covered_s[g] >= 5.0:
                 memory.learn_level(t_s, window_s, float(shares.compute_watts[g]))
 
@@ -176,6 +196,14 @@ class Analyzer:
             for at in range(begin, second + 1):
                 for phase, seconds in phase_shares(shares, g, states[g], idle_of_shares_s, at - BOOKED_BACK_S).items():
                     phases[phase] += seconds
+
+
+def _period(readings: Readings, shares: Shares, g: int) -> float:
+    """The step period that the traffic of GPU number g shows in the window, seconds; NaN without."""
+    if not shares.communicates[g]:
+        return math.nan
+    flow = shares.flow[g]
+    return period.step_period(readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :], flow)
 
 
 def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float) -> dict[str, float]:

@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 LEVEL_LIFE_S = 600.0  # a job may enter a phase that computes at lower power
 SELF_TEST_S = 20.0
 _TRANSITIONS = 15  # the latest ones vote
+_PERIODS, _PERIOD_LIFE_S = 5, 30.0  # the latest ones vote
+_PERIOD_AGREES = 0.1
 _LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
 
@@ -64,19 +66,33 @@ class GpuMemory:
     refresh_s: float = math.nan  # measured
     repeats: float = math.nan
     transitions: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_TRANSITIONS))
+    periods: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_PERIODS))  # NaN: none was seen
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     def meet_job(self, job: str | None, t_s: float) -> None:
         """Another job than before starts without the compute level of the one before."""
         if job != self.job:
-            self.level.clear()
+            self.forget_job()
             self.job, self.job_since_s = job, t_s
+
+    def forget_job(self) -> None:
+        """What belongs to the job alone."""
+        self.level.clear()
+        self.periods.clear()
 
     def learn_level(self, t_s: float, window_s: float, watts: float) -> None:
         """The compute level of a window, if all of it belongs to the present job."""
         if t_s - self.job_since_s >= window_s:
             self.level.add(t_s, watts)
             self.board_watts = float(np.fmax(self.board_watts, watts))
+
+    def period(self, t_s: float) -> float | None:
+        """The step period that most of the latest estimates agree on, seconds; None without."""
+        votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
+        seen = [period for period in votes if not math.isnan(period)]
+        middle = float(np.median(seen)) if seen else math.nan
+        agreed = sum(abs(period / middle - 1.0) <= _PERIOD_AGREES for period in seen)
+        return middle if 2 * agreed > len(votes) else None
 
     def learn_sensor(self, t: Array, power: Array, refresh_s: float | None) -> None:
         """Measure the refresh, and run the self-test on the latest readings of power."""

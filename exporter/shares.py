@@ -58,6 +58,7 @@ class Shares:
     tau: Array
     power: Array
     run: Mask  # the reading belongs to the job's time
+    flow: Array  # [g, m] traffic at the finest intervals, 1 at its high level; the last m of the readings' fine_t
 
 
 def idle_seconds(readings: Readings, limit_watts: Array) -> Array:
@@ -137,8 +138,9 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     c = np.fmax(raw_c, x)
 
     band = levels.quantiles(power, _ALL)
+    flow = scaled_flow(fine, high, loud)
     visible, modulated = observability.observability(
-        scaled_flow(fine, high, loud), fine_tau, readings.fine_step_s, readings.fine_length_s,
+        flow, fine_tau, readings.fine_step_s, readings.fine_length_s,
         np.array([s.window_s for s in readings.sensors]), x, p_high, limit_watts, seen)  # fmt: skip
     return Shares(
         covered_s=count * readings.step_s, readings=count, running=running, has_fabric=has_fabric, has_traffic=has_traffic,
@@ -149,7 +151,7 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
         observability=visible, modulated=modulated, raw_exposed=raw_x, raw_tau=overlap.mean(tau),
         compute_watts=band[2], power_low=p_low, power_high=p_high, power_band=band,
         traffic_band=levels.quantiles(np.where(has_fabric[:, None], fine.sum(axis=0), np.nan), _ALL),
-        t=t, lack=lack, tau=tau, power=readings.power[:, n:], run=run,
+        t=t, lack=lack, tau=tau, power=readings.power[:, n:], run=run, flow=flow,
     )  # fmt: skip
 
 
