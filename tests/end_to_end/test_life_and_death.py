@@ -175,11 +175,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.mark.parametrize("machine", [antiphase(1), bare()], ids=lambda m: m.name)
 def test_serve_is_three_processes_also_where_it_finds_nothing(machine: Machine, tmp_path: Path) -> None:
-    with machine.running(tmp_path / "machine") as there:
-        with daemon(tmp_path, there.arguments, there.environment) as running:
-            running.ready()
-            assert sorted(running.readers()) == ["gpu", "net"]
-            assert len(family(running)) == 3
+    with serving(machine, tmp_path) as running:
+        running.ready()
+        assert sorted(running.readers()) == ["gpu", "net"]
+        assert len(family(running)) == 3
 
 
 def test_a_reader_loads_neither_numpy_nor_the_web_stack(node: Node) -> None:
@@ -197,29 +196,27 @@ def test_the_daemon_itself_has_no_device_library_loaded(node: Node) -> None:
 
 
 def test_it_is_healthy_at_once_and_ready_once_everything_has_been_read(tmp_path: Path) -> None:
-    with antiphase(1).running(tmp_path / "machine") as there:
-        with daemon(tmp_path, there.arguments, there.environment) as running:
-            assert running.get("/-/healthy")[0] == 200
-            status, why = running.get("/-/ready")
-            assert status == 503, why
-            assert b"not ready: " in why
-            running.ready()
-            assert running.value("overlap_source_reads_total", source="nvml")
-            assert running.value("overlap_source_reads_total", source="rdma")
-            assert running.value("overlap_analysis_duration_seconds_count")
+    with serving(antiphase(1), tmp_path) as running:
+        assert running.get("/-/healthy")[0] == 200
+        status, why = running.get("/-/ready")
+        assert status == 503, why
+        assert b"not ready: " in why
+        running.ready()
+        assert running.value("overlap_source_reads_total", source="nvml")
+        assert running.value("overlap_source_reads_total", source="rdma")
+        assert running.value("overlap_analysis_duration_seconds_count")
 
 
 def test_a_node_with_nothing_is_served_and_says_what_is_missing(tmp_path: Path) -> None:
-    with bare().running(tmp_path / "machine") as there:
-        with daemon(tmp_path, there.arguments, there.environment) as running:
-            running.ready()
-            samples = running.metrics()
-            up = {dict(labels)["source"]: v for (name, labels), v in samples.items() if name == "overlap_source_up"}
-            assert up == {"nvml": 0.0, "rdma": 0.0, "nic": 1.0, "host": 1.0}
-            assert not [name for name, _ in samples if name.startswith(("overlap_gpu_", "overlap_health", "overlap_rdma_"))]
-            assert "nvml is not available: library_not_found" in running.log()
-            assert "rdma is not available: no_rdma_devices" in running.log()
-            check_exposition(running)
+    with serving(bare(), tmp_path) as running:
+        running.ready()
+        samples = running.metrics()
+        up = {dict(labels)["source"]: v for (name, labels), v in samples.items() if name == "overlap_source_up"}
+        assert up == {"nvml": 0.0, "rdma": 0.0, "nic": 1.0, "host": 1.0}
+        assert not [name for name, _ in samples if name.startswith(("overlap_gpu_", "overlap_health", "overlap_rdma_"))]
+        assert "nvml is not available: library_not_found" in running.log()
+        assert "rdma is not available: no_rdma_devices" in running.log()
+        check_exposition(running)
 
 
 def test_both_forms_of_a_scrape_are_valid(node: Node) -> None:
@@ -253,11 +250,11 @@ def test_a_killed_reader_is_back_and_nobody_else_notices(
 
         watch.first(fresh, killed_s, BACK_WITHIN_S, f"{source} has fresh samples after its reader was killed")
         assert reader(node.running, name) is not None
-        time.sleep(1.5)
+        time.sleep(2.2)
     around = [s for s in watch.scrapes if s.at_s > killed_s - 1.0]
     reads = [(s.at_s, s.value("overlap_source_reads_total", source=other) or 0.0) for s in around]
     steps = [(t, n) for (t, n), (_, before_n) in zip(reads[1:], reads[:-1], strict=True) if n != before_n]
-    assert len(steps) >= 4
+    assert len(steps) >= 3
     rate = (steps[-1][1] - steps[0][1]) / (steps[-1][0] - steps[0][0])
     assert rate > 0.8 * reads_per_s, f"{other} was read {rate:.0f} times a second meanwhile"
     # Of the other source no scrape ever showed anything older than the last snapshot.
@@ -334,25 +331,23 @@ def test_sighup_takes_a_good_file_and_leaves_a_bad_one(node: Node) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_signal_ends_everything_within_5_s(number: signal.Signals, tmp_path: Path) -> None:
-    with antiphase(1).running(tmp_path / "machine") as there:
-        with daemon(tmp_path, there.arguments, there.environment) as running:
-            running.ready()
-            pids = family(running)
-            asked_s = time.monotonic()
-            assert running.stop(number) == 0
-            assert time.monotonic() - asked_s < 5.0
-            assert [pid for pid in pids if alive(pid)] == []
+    with serving(antiphase(1), tmp_path) as running:
+        running.ready()
+        pids = family(running)
+        asked_s = time.monotonic()
+        assert running.stop(number) == 0
+        assert time.monotonic() - asked_s < 5.0
+        assert [pid for pid in pids if alive(pid)] == []
 
 
 def test_a_daemon_that_is_killed_takes_its_readers_along(tmp_path: Path) -> None:
-    with antiphase(1).running(tmp_path / "machine") as there:
-        with daemon(tmp_path, there.arguments, there.environment) as running:
-            running.ready()
-            pids = family(running)
-            assert len(pids) == 3
-            running.process.kill()
-            running.process.wait(5)
-            eventually(lambda: not [pid for pid in pids if alive(pid)], 2.0, "every process has ended")
+    with serving(antiphase(1), tmp_path) as running:
+        running.ready()
+        pids = family(running)
+        assert len(pids) == 3
+        running.process.kill()
+        running.process.wait(5)
+        eventually(lambda: not [pid for pid in pids if alive(pid)], 2.0, "every process has ended")
 
 
 def test_as_process_1_it_obeys_sigterm(tmp_path: Path) -> None:
@@ -408,10 +403,9 @@ def test_a_required_source_that_is_missing_is_an_error_at_start(tmp_path: Path) 
 
 
 def test_required_sources_that_are_there_change_nothing(tmp_path: Path) -> None:
-    with antiphase(1).running(tmp_path / "machine") as there:
-        with daemon(tmp_path, [*there.arguments, "--require", "gpu,rdma"], there.environment) as running:
-            running.ready()
-            assert running.stop() == 0
+    with serving(antiphase(1), tmp_path, "--require", "gpu,rdma") as running:
+        running.ready()
+        assert running.stop() == 0
 
 
 def test_a_port_that_is_in_use_is_one_line(tmp_path: Path) -> None:
