@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from exporter.model import (
     READ_DURATION_BOUNDS_S,
+    Device,
     Event,
     Inventory,
     Quarantine,
@@ -100,6 +101,15 @@ class _Health:
             self.errors[reason] = self.errors.get(reason, 0) + count
 
 
+def _reads_otherwise(before: Device, now: Device) -> bool:
+    """Whether what an id gave and what it gives are no readings of one sensor: another board, or another way to read it."""
+    pairs = (
+        (before.uuid, now.uuid), (before.power_source, now.power_source),
+        (before.info.get("byte_source"), now.info.get("byte_source")),
+    )  # fmt: skip
+    return any(a and b and a != b for a, b in pairs)
+
+
 class History:
     """The memory of one session. Thread-safe: one writer, any number of readers."""
 
@@ -150,16 +160,16 @@ class History:
             health.duration_sum_s += record.duration_s
 
     def _apply_inventory(self, inventory: Inventory) -> None:
-        """Rings of sources whose channels stay as they are, and of the same devices, go on; the rest start anew."""
-        uuids = {d.id: d.uuid for d in self._inventory.devices if d.uuid}
-        others = {d.id for d in inventory.devices if d.uuid and uuids.get(d.id, d.uuid) != d.uuid}
+        """Rings of sources whose channels stay as they are, and of the same sensors, go on; the rest start anew."""
+        before_of = {d.id: d for d in self._inventory.devices}
+        others = tuple(f"{d.id}/" for d in inventory.devices if d.id in before_of and _reads_otherwise(before_of[d.id], d))
         rings: dict[str, Ring] = {}
         rows: dict[str, list[tuple[Ring, int]]] = {}
         for source in inventory.sources:
             before = self._sources.get(source.name)
             same = before is not None and before.channels == source.channels
-            if same and others and any(c.split("/", 1)[0] in others for c in source.channels):
-                same = False  # another board has this index now
+            if same and others and any(c.startswith(others) for c in source.channels):
+                same = False
             ring = self._rings[source.name] if same else Ring(len(source.channels), self._horizon_s)
             rings[source.name] = ring
             for row, channel in enumerate(source.channels):
@@ -169,7 +179,7 @@ class History:
         self._inventory = inventory
         self._sources = {s.name: s for s in inventory.sources}
         self._rings, self._rows = rings, rows
-        self._latest = {c: v for c, v in self._latest.items() if c in rows and c.split("/", 1)[0] not in others}
+        self._latest = {c: v for c, v in self._latest.items() if c in rows and not c.startswith(others)}
         self._forget_health()
 
     def _forget_health(self) -> None:

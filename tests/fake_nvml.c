@@ -25,9 +25,14 @@
  *     entry_error CODE                  what each field answers, the call itself succeeding
  *     power_raw KIND VALUE              u32, i64, u64 or f64: what field 186 holds instead
  *     util_raw N
+ *     zeros LIST                        these calls (instant, usage, energy, utilization, nvlink) answer 0, and mean nothing
+ *     virtualization N                  nvmlGpuVirtualizationMode_t: 1 passthrough, 2 vGPU
+ *     smoothing N                       power smoothing: 1 on, 0 off, -1 (at first) the board has none
  *     xid CODE COUNT                    events so far; a higher count makes new events
  *
- * Time is CLOCK_MONOTONIC; the wave at t is in its place u = (t + PHASE_S) mod period: compute for u < C_S, then
+ * Fields above 250 are numbered as the driver's branch numbers them: in 575 and before 580.82 those of 580.82 mean others.
+ *
+ * Time is CLOCK_MONOTONIC, or what overlap_fake_set_time was told last (a process that plays a day in a second); the wave at t is in its place u = (t + PHASE_S) mod period: compute for u < C_S, then
  * communication, then idle. A sensor shows the mean of the WINDOW_S seconds before its last refresh at k * REFRESH_S +
  * PHASE_S, exactly; energy is the integral up to there. This is how part-time power sensors behave (Yang, Adamek, Armour
  * 2024, "Part-time Power Measurements").
@@ -58,8 +63,8 @@ static const double SM_COMPUTE = 0.9, SM_COMMUNICATION = 0.12, TENSOR_COMPUTE = 
 
 typedef struct { double window, refresh, phase; } sensor_t;
 typedef struct {
-    int present, arch, cc_major, cc_minor, mig, links, error, open_error, crash, entry_error, util_raw;
-    char name[96], uuid[96], mig_uuids[512], bdf[32], supports[256], fault_calls[256], raw_kind[8], raw_value[40];
+    int present, arch, cc_major, cc_minor, mig, links, error, open_error, crash, entry_error, util_raw, virtualization, smoothing;
+    char name[96], uuid[96], mig_uuids[512], bdf[32], supports[256], zeros[256], fault_calls[256], raw_kind[8], raw_value[40];
     double limit, module_limit, module_extra, latency_ms, hang, noise;
     double watts[3], seconds[3], phase, nvlink, shift;
     sensor_t sensor[SENSORS];
@@ -91,7 +96,10 @@ static int initialized, generation;
 static atomic_int in_gpm;
 static event_set_t event_sets[4];
 
-static double mono(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
+static double real(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
+static double played = -1;
+void overlap_fake_set_time(double t) { played = t; }
+static double mono(void) { return played >= 0 ? played : real(); }
 static i64 stamp_us(void) { struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000000LL + t.tv_nsec / 1000; }
 static void rest(double s) { struct timespec t = {(time_t)s, (long)((s - (time_t)s) * 1e9)}; nanosleep(&t, NULL); }
 
@@ -122,13 +130,14 @@ static void board_line(board_t *b, const char *key, const char *rest_of_line) {
     if (!b->present) {
         memset(b, 0, sizeof *b);
         b->present = 1;
-        b->util_raw = -1;
+        b->util_raw = b->smoothing = -1;
     }
 #define TEXT(field) if (!strcmp(key, #field)) snprintf(b->field, sizeof b->field, "%s", v)
 #define WHOLE(field) if (!strcmp(key, #field)) b->field = atoi(v)
 #define REAL(field) if (!strcmp(key, #field)) b->field = atof(v)
-    TEXT(name); TEXT(uuid); TEXT(mig_uuids); TEXT(bdf); TEXT(supports); TEXT(fault_calls);
+    TEXT(name); TEXT(uuid); TEXT(mig_uuids); TEXT(bdf); TEXT(supports); TEXT(zeros); TEXT(fault_calls);
     WHOLE(arch); WHOLE(mig); WHOLE(links); WHOLE(error); WHOLE(open_error); WHOLE(crash); WHOLE(entry_error); WHOLE(util_raw);
+    WHOLE(virtualization); WHOLE(smoothing);
     REAL(limit); REAL(module_limit); REAL(module_extra); REAL(latency_ms); REAL(hang); REAL(noise);
     if (!strcmp(key, "cc")) sscanf(v, "%d.%d", &b->cc_major, &b->cc_minor);
     if (!strcmp(key, "power_raw")) sscanf(v, "%7s %39s", b->raw_kind, b->raw_value);
@@ -150,7 +159,7 @@ static void board_line(board_t *b, const char *key, const char *rest_of_line) {
 static void load(void) {
     const char *path = getenv("OVERLAP_FAKE_NVML");
     struct stat now;
-    double t = mono();
+    double t = real();
     if (t - checked < 0.005) return; /* a stat every 5 ms is enough, and cheap */
     checked = t;
     if (!path || stat(path, &now)) return;
@@ -200,9 +209,9 @@ static int faults(state_t *s, int n, const char *call) {
     board_t *b = &s->board[n];
     if (b->fault_calls[0] && !listed(b->fault_calls, call)) return OK;
     if (b->hang > 0) {
-        double until = mono() + b->hang;
+        double until = real() + b->hang;
         note("hang %d %s", n, call);
-        while (mono() < until && current()->board[n].hang > 0) rest(0.05);
+        while (real() < until && current()->board[n].hang > 0) rest(0.05);
         note("back %d %s", n, call);
     }
     if (b->crash) {
@@ -299,7 +308,7 @@ static void let_go(void) {
 int nvmlInitWithFlags(u32 flags) {
     state_t *s = current();
     (void)flags;
-    for (double until = mono() + s->init_hang; mono() < until && current()->init_hang > 0;) rest(0.05);
+    for (double until = real() + s->init_hang; real() < until && current()->init_hang > 0;) rest(0.05);
     note("init %d", s->init_error);
     if (s->init_error) return s->init_error;
     initialized++;
@@ -378,7 +387,7 @@ int nvmlDeviceGetMigMode(void *d, u32 *now, u32 *pending) { ENTER(d); if (b->arc
 
 /* ---- readings ---------------------------------------------------------------------------------------------------- */
 
-int nvmlDeviceGetPowerUsage(void *d, u32 *milliwatts) { ENTER(d); NEEDS("usage"); *milliwatts = (u32)llround(1e3 * shown_watts(b, USAGE)); return OK; }
+int nvmlDeviceGetPowerUsage(void *d, u32 *milliwatts) { ENTER(d); NEEDS("usage"); *milliwatts = listed(b->zeros, "usage") ? 0 : (u32)llround(1e3 * shown_watts(b, USAGE)); return OK; }
 int nvmlDeviceGetTotalEnergyConsumption(void *d, u64 *mj) { ENTER(d); NEEDS("energy"); *mj = (u64)(1e3 * energy_joules(b)); return OK; }
 int nvmlDeviceGetEnforcedPowerLimit(void *d, u32 *milliwatts) { ENTER(d); if (b->limit <= 0) return NOT_SUPPORTED; *milliwatts = (u32)llround(1e3 * b->limit); return OK; }
 int nvmlDeviceGetTemperature(void *d, u32 sensor, u32 *celsius) { ENTER(d); NEEDS("clocks"); (void)sensor; *celsius = 61; return OK; }
@@ -390,6 +399,7 @@ int nvmlDeviceGetUtilizationRates(void *d, utilization_t *u) {
     double busy[3] = {1, 1, 0}, t = floor(mono() * 6) / 6;
     u->gpu = b->util_raw >= 0 ? (u32)b->util_raw : (u32)lround(600 * (integral(b, busy, t) - integral(b, busy, t - 1.0 / 6)));
     u->memory = 10;
+    if (listed(b->zeros, "utilization")) u->gpu = u->memory = 0;
     return OK;
 }
 
@@ -399,6 +409,7 @@ static int set_u64(field_t *f, double v) { f->type = 3; f->value.ull = (u64)v; r
 static int instant_power(const board_t *b, field_t *f) {
     int module = f->scope == 1;
     if (f->scope > 1 || !listed(b->supports, module ? "module" : "instant")) return NOT_SUPPORTED;
+    if (listed(b->zeros, "instant")) return set_u32(f, 0);
     if (!b->raw_kind[0]) return set_u32(f, 1e3 * (shown_watts(b, INSTANT) + (module ? b->module_extra : 0)));
     if (!strcmp(b->raw_kind, "f64")) { f->type = 0; f->value.d = atof(b->raw_value); }
     else if (!strcmp(b->raw_kind, "i64")) { f->type = 4; f->value.sll = atoll(b->raw_value); }
@@ -407,29 +418,48 @@ static int instant_power(const board_t *b, field_t *f) {
     return OK;
 }
 
-static int one_field(const board_t *b, field_t *f) {
+/* How the branch of the driver numbers the fields above 250: 0 not at all, 1 as 570, 2 as 575, 3 as 580.82. */
+static int numbering(const state_t *s) {
+    int major = 0, minor = 0;
+    sscanf(s->driver, "%d.%d", &major, &minor);
+    if (major < 570) return 0;
+    if (major < 575) return 1;
+    return major == 575 || (major == 580 && minor < 82) ? 2 : 3;
+}
+
+static int moved_field(const state_t *s, const board_t *b, field_t *f) {
+    int how = numbering(s), throttle = listed(b->supports, "throttle");
+    if (f->field == (how == 2 ? 256 : 251) && how) return b->smoothing < 0 ? NOT_SUPPORTED : set_u32(f, b->smoothing);
+    if (how == 2 && f->field == 251) return throttle ? set_u64(f, 9.75e9) : NOT_SUPPORTED; /* another quantity */
+    if (how == 3 && f->field == 270) return throttle ? set_u64(f, 1.25e9) : NOT_SUPPORTED;
+    if (how == 3 && f->field == 271) return throttle ? set_u64(f, 0.5e9) : NOT_SUPPORTED;
+    return NOT_SUPPORTED;
+}
+
+static int one_field(const state_t *s, const board_t *b, field_t *f) {
     int all = (int)f->scope == ALL_LINKS;
     if (b->entry_error) return b->entry_error;
     switch (f->field) {
     case 186: return instant_power(b, f);
     case 185: return f->scope == 0 && listed(b->supports, "average") ? set_u32(f, 1e3 * shown_watts(b, AVERAGE)) : NOT_SUPPORTED;
     case 190: return f->scope == 1 ? (b->module_limit > 0 ? set_u32(f, 1e3 * b->module_limit) : NOT_SUPPORTED) : set_u32(f, 1e3 * b->limit);
-    case 83: return listed(b->supports, "energy") ? set_u64(f, 1e3 * energy_joules(b)) : NOT_SUPPORTED;
+    case 83: return listed(b->supports, "energy") ? set_u64(f, listed(b->zeros, "energy") ? 0 : 1e3 * energy_joules(b)) : NOT_SUPPORTED;
     case 91: return b->links ? set_u32(f, b->links) : NOT_SUPPORTED;
-    case 138: case 139: return all && listed(b->supports, "nvlink") ? set_u64(f, nvlink_bytes(b) / 1024) : NOT_SUPPORTED;
+    case 138: case 139: return all && listed(b->supports, "nvlink") ? set_u64(f, listed(b->zeros, "nvlink") ? 0 : nvlink_bytes(b) / 1024) : NOT_SUPPORTED;
     case 202: case 204: return (int)f->scope < b->links && listed(b->supports, "nvlink5") ? set_u64(f, nvlink_bytes(b) / b->links) : NOT_SUPPORTED;
     case 74: return listed(b->supports, "throttle") ? set_u64(f, 2.5e9) : NOT_SUPPORTED;
     case 75: return listed(b->supports, "throttle") ? set_u64(f, 0) : NOT_SUPPORTED;
-    default: return NOT_SUPPORTED;
+    default: return moved_field(s, b, f);
     }
 }
 
+int nvmlDeviceGetVirtualizationMode(void *d, u32 *mode) { ENTER(d); *mode = (u32)b->virtualization; return OK; }
 int nvmlDeviceGetFieldValues(void *d, int count, field_t *fields) {
     ENTER(d);
     for (int i = 0; i < count; i++) {
         fields[i].stamp = stamp_us();
         fields[i].latency = 7;
-        fields[i].ret = one_field(b, &fields[i]);
+        fields[i].ret = one_field(s, b, &fields[i]);
     }
     return OK;
 }
@@ -494,7 +524,7 @@ int nvmlDeviceRegisterEvents(void *d, u64 types, void *set) {
     return OK;
 }
 int nvmlEventSetWait_v2(void *set, event_t *event, u32 timeout_ms) {
-    double until = mono() + timeout_ms * 1e-3;
+    double until = real() + timeout_ms * 1e-3;
     event_set_t *e = set;
     do {
         state_t *s = current();
@@ -512,6 +542,6 @@ int nvmlEventSetWait_v2(void *set, event_t *event, u32 timeout_ms) {
                     return OK;
                 }
         rest(0.05);
-    } while (mono() < until);
+    } while (real() < until);
     return TIMEOUT;
 }

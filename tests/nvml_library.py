@@ -9,6 +9,7 @@ tree can show the traffic of the same job without talking to the library: see Wa
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import shutil
@@ -131,6 +132,9 @@ class Board:
     fault_calls: tuple[str, ...] = ()
     power_raw: tuple[str, str] | None = None
     util_raw: int = -1
+    zeros: tuple[str, ...] = ()  # calls that answer 0 and mean nothing
+    virtualization: int = 0
+    smoothing: int = -1
     xids: tuple[tuple[int, int], ...] = ()  # code, events so far
 
     def lines(self, index: int) -> list[str]:
@@ -141,13 +145,15 @@ class Board:
             ("bdf", self.bdf or f"00000000:{0x18 + index:02X}:00.0"),
             *((key, getattr(self, key)) for key in (
                 "arch", "cc", "limit", "module_limit", "module_extra", "mig", "links", "noise", "latency_ms", "error",
-                "open_error", "entry_error", "hang", "crash", "util_raw")),
+                "open_error", "entry_error", "hang", "crash", "util_raw",
+                "virtualization", "smoothing")),
             ("wave", f"{w.compute_watts} {w.communication_watts} {w.compute_s} {w.communication_s} {w.phase_s} "
                      f"{w.idle_watts} {w.idle_s}"),
             ("mig_uuids", ",".join(self.mig_uuids)),
             ("nvlink", "{} {}".format(*self.nvlink)),
             *(("sensor", "{} {} {} {}".format(key, *getattr(self, key))) for key in ("instant", "average", "usage", "energy")),
             ("supports", ",".join(self.supports)),
+            *([("zeros", ",".join(self.zeros))] if self.zeros else []),
             *([("fault_calls", ",".join(self.fault_calls))] if self.fault_calls else []),
             *([("power_raw", " ".join(self.power_raw))] if self.power_raw else []),
             *(("xid", f"{code} {count}") for code, count in self.xids),
@@ -180,6 +186,10 @@ class FakeNvml:
         """Change one board; it takes effect within a few milliseconds."""
         self.boards[index] = replace(self.boards[index], **changes)
         self.write()
+
+    def play(self, mono_s: float) -> None:
+        """Let the boards of this process be at this time; -1 gives the clock back."""
+        ctypes.CDLL(str(self.library)).overlap_fake_set_time(ctypes.c_double(mono_s))
 
     def set(self, **general: Any) -> None:
         """Change the library as a whole: init_error, error, missing, driver."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,6 +125,23 @@ def test_another_board_under_the_same_index_inherits_no_reading() -> None:
         history.apply(Record("nvml/GPU-0", 10.0, [500.0]))
     history.apply(history.inventory)
     assert len(history.series("GPU-0/power_watts", 0.0, 100.0)[0]) == 1
+
+
+@pytest.mark.parametrize(("device", "channel", "other"), [
+    (Device("gpu", "GPU-0", uuid="a", power_source="instant"), "GPU-0/power_watts", {"power_source": "module"}),
+    (Device("rdma_port", "mlx5_0/1", info={"byte_source": "hw_counters/tx_roce_only_bytes"}), "mlx5_0/1/transmit_bytes_total",
+     {"info": {"byte_source": "hw_counters/tx_bytes"}}),
+])  # fmt: skip
+def test_readings_of_two_sensors_never_stand_in_one_window(device: Device, channel: str, other: dict[str, Any]) -> None:
+    history = History()
+    source = Source("one", (channel,), 0.1)
+    history.apply(Inventory("node", 0.0, (device,), (), (source,)))
+    history.apply(Record("one", 10.0, [500.0]))
+    history.apply(Inventory("node", 0.0, (replace(device, numa_node=1),), (), (source,)))
+    assert len(history.series(channel, 0.0, 100.0)[0]) == 1
+    history.apply(Inventory("node", 0.0, (replace(device, **other),), (), (source,)))
+    assert len(history.series(channel, 0.0, 100.0)[0]) == 0
+    assert channel not in history.latest(10.0)
 
 
 def test_totals_of_a_kind_outlive_any_number_of_devices_and_the_memory_of_them_does_not() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.clock import SystemClock, every
 from exporter.model import Device
-from exporter.sources import KEEP, QUARANTINE, REOPEN, RESTART, GpuSettings, Lane, LaneError, Opened, unannounced
+from exporter.sources import KEEP, QUARANTINE, REOPEN, RESTART, GpuSettings, Lane, LaneError, Opened, nvml_binding, unannounced
 from exporter.sources.nvml import Session
 from exporter.sources.nvml_calls import decode_value
 from exporter.sources.nvml_pci import count_pci_gpus
@@ -231,10 +231,72 @@ def test_the_slow_lane_gives_limit_temperature_clock_and_throttled_time(node: No
     assert node.read("nvml/GPU-0/slow") == {
         "power_limit_watts": 700.0, "temperature_celsius": 61.0, "sm_clock_hertz": 1.755e9,
         "throttled_seconds_total/power_cap": 2.5, "throttled_seconds_total/sw_thermal": 0.0,
+        "throttled_seconds_total/hw_thermal": 1.25, "throttled_seconds_total/power_brake": 0.5,
     }
     node.edit(limit=400.0, power_raw=("u32", "650000"))
     node.read("nvml/GPU-0/slow")
     assert math.isnan(node.read()["power_watts"])  # the gate goes by the limit in force
+
+
+HARDWARE = {"hw_thermal", "power_brake"}
+
+
+@pytest.mark.parametrize(("driver", "smoothing", "throttle"), [
+    ("535.183.01", None, set()), ("570.172.08", "on", set()), ("575.57.08", None, set()), ("580.65.06", None, set()),
+    ("580.95.05", "on", HARDWARE), ("590.44.01", "on", HARDWARE), ("odd", None, set()),
+])  # fmt: skip
+def test_fields_that_moved_are_asked_only_where_the_numbers_of_the_driver_are_known(
+    node: Node, driver: str, smoothing: str | None, throttle: set[str]
+) -> None:
+    node.machine.set(driver=driver)
+    node.machine.edit(0, arch=10, cc="10.0", smoothing=1)
+    node.open()
+    assert node.device().info.get("power_smoothing") == smoothing
+    told = {key.split("/")[1] for key in node.read("nvml/GPU-0/slow") if key.startswith("throttled")}
+    assert told - {"power_cap", "sw_thermal"} == throttle
+
+
+def test_a_board_that_answers_power_with_zero_has_no_power(node: Node) -> None:
+    quiet = ("instant", "usage", "energy", "utilization", "clocks")
+    node.machine.edit(0, supports=quiet, zeros=("instant", "usage", "energy"), virtualization=2, links=0)
+    node.machine.edit(1, supports=quiet, zeros=("instant", "usage", "energy", "utilization"), links=0)
+    node.open()
+    assert [device.power_source for device in node.opened.devices] == [None, None]
+    assert node.device().info["virtualization"] == "vgpu"
+    assert set(node.read()) == {"utilization_ratio"}  # a part of a GPU tells its utilisation, and 0 is a pause of it
+    assert not [lane for lane in node.opened.lanes if lane.source.name == "nvml/GPU-1"]  # 0 for ever is no answer
+
+
+def test_sums_over_all_nvlinks_that_stand_at_zero_give_way_to_links_that_have_counted(node: Node) -> None:
+    node.machine.edit(0, supports=("instant", "nvlink", "nvlink5"), zeros=("nvlink",), arch=10, cc="10.0")
+    node.machine.edit(1, supports=("instant", "nvlink"), zeros=("nvlink",))
+    node.open()
+    assert node.read("nvml/GPU-0")["nvlink_transmit_bytes_total"] > 1e12
+    assert node.read("nvml/GPU-1")["nvlink_transmit_bytes_total"] == 0
+
+
+def test_a_board_keeps_its_id_when_the_driver_numbers_boards_anew(node: Node) -> None:
+    node.machine.edit(0, uuid="GPU-aaaa", wave=Wave(300.0, 300.0))
+    node.machine.edit(1, uuid="GPU-bbbb", wave=STEADY)
+    node.open()
+    node.close_lanes()
+    node.session.close()
+    node.machine.boards.reverse()
+    node.machine.write()
+    node.open()
+    assert [(d.id, d.index, d.uuid) for d in node.opened.devices] == [("GPU-1", 0, "GPU-bbbb"), ("GPU-0", 1, "GPU-aaaa")]
+    assert node.read("nvml/GPU-0")["power_watts"] == pytest.approx(300.0)
+    assert [(d.id, d.index) for d in node.open(skip=("GPU-0",)).devices] == [("GPU-1", 0)]
+    assert [(d.id, d.index) for d in node.open(only=("GPU-0",)).devices] == [("GPU-0", 1)]
+    node.close_lanes()
+    node.session.close()
+    node.session = Session(CLOCK)  # a new process, which is told
+    node.open(known=("GPU-aaaa=GPU-0", "GPU-bbbb=GPU-1"))
+    assert [(d.id, d.index) for d in node.opened.devices] == [("GPU-1", 0), ("GPU-0", 1)]
+    node.close_lanes()
+    node.machine.edit(0, uuid="GPU-cccc")  # another board in place of one that went: its id is free
+    node.open()
+    assert [(d.id, d.uuid) for d in node.opened.devices] == [("GPU-1", "GPU-cccc"), ("GPU-0", "GPU-aaaa")]
 
 
 def test_what_a_board_does_not_answer_has_no_channel(node: Node) -> None:
@@ -432,6 +494,8 @@ def test_an_older_package_of_the_same_name_is_named(node: Node, monkeypatch: pyt
     opened = node.open()
     assert [s.reason for s in opened.statuses] == ["foreign_pynvml_package"]
     assert opened.extra["detail"] == "/opt/old/pynvml/__init__.py"
+    assert "/opt/old/pynvml/__init__.py" in opened.extra["nvml_hint"]
+    assert "nvidia-ml-py" in opened.extra["nvml_hint"]
 
 
 def test_a_host_without_the_library_is_told_apart_by_its_reason(
@@ -444,6 +508,22 @@ def test_a_host_without_the_library_is_told_apart_by_its_reason(
     assert [s.reason for s in opened.statuses] == ["library_not_found"]
     assert opened.extra["nvml_gpus"] is None
     assert opened.devices == ()
+
+
+def test_a_library_where_the_loader_does_not_look_is_found_in_the_known_places(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pynvml
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+
+    def absent() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", absent)
+    monkeypatch.setattr(nvml_binding, "KNOWN_PLACES", ("/nowhere/libnvidia-ml.so.1", str(node.machine.library)))
+    node.session = Session(CLOCK)
+    assert len(node.open(nvml_library=None).devices) == 2
 
 
 def test_the_library_is_the_one_that_the_binding_would_load() -> None:

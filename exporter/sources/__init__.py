@@ -106,6 +106,7 @@ class GpuSettings:
     exclude: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()  # ids of devices in quarantine: not touched at all
     only: tuple[str, ...] = ()  # ids: open just these (a lost device is tried again); empty: all
+    known: tuple[str, ...] = ()  # "<uuid>=<id>" of boards that an earlier reader named
 
 
 @dataclass(frozen=True, slots=True)

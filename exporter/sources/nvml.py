@@ -9,6 +9,7 @@ NVIDIA/go-nvml#152); handles of an earlier initialisation are thrown away, never
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 from exporter.clock import Clock, SystemClock
 from exporter.model import Device, SourceStatus
 from exporter.sources import (
-    QUARANTINE,
     REOPEN,
     RESTART,
     Announce,
@@ -29,11 +29,21 @@ from exporter.sources import (
 )
 from exporter.sources.gpm import GpmLane, gpm_supported
 from exporter.sources.nvml_binding import Library, LoadError
+from exporter.sources.nvml_boards import (
+    architecture_name,
+    ask_text,
+    find_board,
+    find_pci,
+    find_virtualization,
+    require,
+)
 from exporter.sources.nvml_calls import OK, PERMANENT, ask, ask_u32, meaning, probe_fields
 from exporter.sources.nvml_events import XidLane, XidWatch
+from exporter.sources.nvml_fields import renumbered_fields
 from exporter.sources.nvml_lanes import open_fast_lane, open_slow_lane
 from exporter.sources.nvml_mig import mig_enabled, mig_uuids
-from exporter.sources.nvml_pci import count_pci_gpus, locate, sysfs_bus_id
+from exporter.sources.nvml_names import BoardNames
+from exporter.sources.nvml_pci import count_pci_gpus
 from exporter.sources.nvml_power import (
     POWER_CURRENT_LIMIT,
     SCOPE_MODULE,
@@ -43,23 +53,18 @@ from exporter.sources.nvml_power import (
     choose_power,
 )
 
-ARCHITECTURES = {
-    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell",
-    13: "Rubin",
-}
-_UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 SLOW_INTERVAL_S = 1.0
-_TEXT_BYTES = 96
 _INIT_NO_FLAGS = 0
+_MOST_BOARDS = 64  # of one node, for ids that are not to be given away
 
 
 @dataclass(slots=True)
 class _Gpu:
     """One GPU while it is being opened."""
 
-    index: int
-    handle: ctypes.c_void_p
     device: Device
+    handle: ctypes.c_void_p
+    lost: str | None = None  # why it cannot be opened
 
 
 class Session:
@@ -72,6 +77,7 @@ class Session:
         self._watch: XidWatch | None = None
         self._xids: dict[str, dict[int, int]] = {}  # kept over initialisations: counters of the process
         self._driver_version = ""
+        self._names = BoardNames()
 
     def open(self, settings: GpuSettings, announce: Announce) -> Opened:
         """All GPUs that the settings ask for. Raises LaneError with RESTART, and with REOPEN where `only` is set."""
@@ -81,7 +87,8 @@ class Session:
             self._initialize(settings, announce)
             return self._enumerate(settings, announce, extra)
         except LoadError as error:
-            return Opened(statuses=(_down(error.reason),), extra={**extra, "detail": error.detail})
+            told = {"detail": error.detail, **({"nvml_hint": error.hint} if error.hint else {})}
+            return Opened(statuses=(_down(error.reason),), extra={**extra, **told})
         except LaneError as error:
             if error.then == RESTART or settings.only:  # lanes of other GPUs are open: the reader closes them first
                 raise
@@ -97,7 +104,7 @@ class Session:
             if code != OK:
                 raise LaneError(meaning(code).name, RESTART if meaning(code).then == RESTART else REOPEN)
             self._initialized = True
-            self._driver_version = self._text("nvmlSystemGetDriverVersion")
+            self._driver_version = ask_text(self._library, "nvmlSystemGetDriverVersion")
             self._watch = XidWatch(self._library, self._xids)
 
     def _enumerate(self, settings: GpuSettings, announce: Announce, extra: dict[str, Any]) -> Opened:
@@ -109,49 +116,79 @@ class Session:
         if code != OK:
             raise LaneError(meaning(code).name, REOPEN)
         extra["nvml_gpus"] = count.value
-        devices: list[Device] = []
+        self._names.learn(settings.known)
+        gpus, refused = self._look(library, settings, announce, count.value)
         lanes: list[Lane] = []
-        lost: dict[str, str] = {}
+        try:
+            for gpu in gpus:
+                if gpu.lost is None:
+                    announce("gpu", gpu.device.id)
+                    self._open(settings, gpu, watch, lanes)
+        except LaneError:
+            for lane in lanes:
+                lane.close()
+            raise
+        watch.start()
+        if not gpus and not settings.only and not settings.skip:
+            return Opened(statuses=(_down(refused or "no_gpus"),), extra=extra)
+        lost = {gpu.device.id: gpu.lost for gpu in gpus if gpu.lost is not None}
+        return Opened(tuple(gpu.device for gpu in gpus), tuple(lanes), (), extra, lost)
+
+    def _look(
+        self, library: Library, settings: GpuSettings, announce: Announce, count: int
+    ) -> tuple[list[_Gpu], str | None]:
+        """The GPUs that the settings ask for, in NVML's order, each under its own id; and why one may not be opened."""
+        found: list[_Gpu] = []
         refused = None
-        for index in range(count.value):
-            device_id = f"GPU-{index}"
-            if device_id in settings.skip or (settings.only and device_id not in settings.only):
-                continue
-            if not wanted(replace(settings, include=()), index, device_id, ""):
+        for index in range(count):
+            device_id = self._names.expected(index)
+            if not _asked_for(settings, device_id) or not wanted(replace(settings, include=()), index, device_id, ""):
                 continue
             announce("gpu", device_id)
-            known = Device("gpu", device_id, index=index, uuid="")
+            gpu = _Gpu(Device("gpu", device_id, index=index, uuid=""), ctypes.c_void_p())
+            code = ask(library, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(gpu.handle))
+            if code in PERMANENT:  # a GPU that this process may not open counts, but is not ours
+                refused = meaning(code).name
+                continue
             try:
-                handle = ctypes.c_void_p()
-                code = ask(library, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
-                if code in PERMANENT:  # a GPU that this process may not open counts, but is not ours
-                    refused = meaning(code).name
-                    continue
-                _require(code)
-                known = replace(known, uuid=self._text("nvmlDeviceGetUUID", handle))
-                if not wanted(settings, index, device_id, known.uuid or ""):
-                    continue
-                device, opened = self._open_gpu(settings, _Gpu(index, handle, known), watch)
-                devices.append(device)
-                lanes.extend(opened)
+                require(code)
+                gpu.device = replace(gpu.device, uuid=ask_text(library, "nvmlDeviceGetUUID", gpu.handle))
             except LaneError as error:
                 if error.then in (REOPEN, RESTART):
-                    for lane in lanes:
-                        lane.close()
                     raise
-                if wanted(settings, index, device_id, known.uuid or ""):
-                    devices.append(known)
-                    lost[device_id] = error.reason
-        watch.start()
-        if not devices and not settings.only and not settings.skip:
-            return Opened(statuses=(_down(refused or "no_gpus"),), extra=extra)
-        return Opened(tuple(devices), tuple(lanes), (), extra, lost)
+                gpu.lost = error.reason
+            found.append(gpu)
+        self._name(found, settings)
+        return [g for g in found if _asked_for(settings, g.device.id) and self._is_wanted(settings, g.device)], refused
+
+    def _name(self, found: Sequence[_Gpu], settings: GpuSettings) -> None:
+        others = set(settings.skip)
+        if settings.only:
+            others |= {self._names.expected(k) for k in range(_MOST_BOARDS)} - set(settings.only)
+        ids = self._names.settle({g.device.index or 0: g.device.uuid or "" for g in found}, others)
+        for gpu in found:
+            gpu.device = replace(gpu.device, id=ids[gpu.device.index or 0])
+
+    @staticmethod
+    def _is_wanted(settings: GpuSettings, device: Device) -> bool:
+        return wanted(settings, device.index or 0, device.id, device.uuid or "")
+
+    def _open(self, settings: GpuSettings, gpu: _Gpu, watch: XidWatch, lanes: list[Lane]) -> None:
+        """Open one GPU and add its lanes; one that fails is lost, unless the failure is the library's."""
+        try:
+            gpu.device, opened = self._open_gpu(settings, gpu, watch)
+        except LaneError as error:
+            if error.then in (REOPEN, RESTART):
+                raise
+            gpu.lost = error.reason
+        else:
+            lanes.extend(opened)
 
     def _open_gpu(self, settings: GpuSettings, gpu: _Gpu, watch: XidWatch) -> tuple[Device, list[Lane]]:
         library = self._library
         assert library is not None
         handle, device_id = gpu.handle, gpu.device.id
-        board = self._board(handle)
+        board = find_board(library, handle)
         mig = mig_enabled(library, handle)
         power = choose_power(library, handle, board)
         limit_milliwatts = ask_u32(library, "nvmlDeviceGetEnforcedPowerLimit", handle)
@@ -164,9 +201,11 @@ class Session:
         interval_s = 1.0 / settings.gpu_hertz
         lanes: list[Lane] = [
             open_fast_lane(
-                library, handle, device_id, interval_s=interval_s, clock=self._clock, power=power, gate=gate, mig=mig
+                library, handle, device_id, interval_s=interval_s, clock=self._clock, power=power, gate=gate, mig=mig,
+                virtual=find_virtualization(library, handle) == "vgpu",
             ),
-            open_slow_lane(library, handle, device_id, interval_s=SLOW_INTERVAL_S, gate=slow_gate),
+            open_slow_lane(library, handle, device_id, interval_s=SLOW_INTERVAL_S, gate=slow_gate,
+                           renumbered=renumbered_fields(self._driver_version)),
         ]
         lanes = [lane for lane in lanes if lane.source.channels]
         if not mig and gpm_supported(library, handle):
@@ -180,19 +219,25 @@ class Session:
         self, settings: GpuSettings, gpu: _Gpu, board: Board, power: PowerSource | None, limit_watts: float | None, *, mig: bool
     ) -> Device:
         """The device with all that is known of it."""
-        bus_id, pci_path, numa_node = self._pci(gpu.handle, Path(settings.sysfs_root))
+        library = self._library
+        assert library is not None
+        bus_id, pci_path, numa_node = find_pci(library, gpu.handle, Path(settings.sysfs_root))
         info = {
-            "architecture": _architecture_name(board.architecture),
+            "architecture": architecture_name(board.architecture),
             "driver_version": self._driver_version,
             "power_source": power.rung if power is not None else "none",
             "pci_bus_id": bus_id,
             "mig": "1" if mig else "0",
         }
-        if mig and self._library is not None:
-            info["mig_uuids"] = ",".join(mig_uuids(self._library, gpu.handle))
+        if (virtual := find_virtualization(library, gpu.handle)) is not None:
+            info["virtualization"] = virtual
+        if (smoothing := self._power_smoothing(library, gpu.handle)) is not None:
+            info["power_smoothing"] = smoothing
+        if mig:
+            info["mig_uuids"] = ",".join(mig_uuids(library, gpu.handle))
         return replace(
             gpu.device,
-            name=self._text("nvmlDeviceGetName", gpu.handle) or None,
+            name=ask_text(library, "nvmlDeviceGetName", gpu.handle) or None,
             power_limit_watts=limit_watts,
             power_source=power.rung if power is not None else None,
             power_window_s=power.window_s if power is not None else None,
@@ -202,31 +247,13 @@ class Session:
             info=info,
         )
 
-    def _board(self, handle: ctypes.c_void_p) -> Board:
-        assert self._library is not None
-        architecture = ask_u32(self._library, "nvmlDeviceGetArchitecture", handle)
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        code = ask(self._library, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-        capability = (major.value, minor.value) if code == OK else None
-        return Board(None if architecture == _UNKNOWN_ARCHITECTURE else architecture, capability)
-
-    def _pci(self, handle: ctypes.c_void_p, sysfs: Path) -> tuple[str, str | None, int | None]:
-        """Bus id as sysfs writes it, the real path below the root, and the NUMA node; what is unknown is "" or None."""
-        assert self._library is not None
-        memory = ctypes.create_string_buffer(68)  # nvmlPciInfo_t; the bus id stands in its last 32 bytes
-        if ask(self._library, "nvmlDeviceGetPciInfo_v3", handle, memory) != OK:
-            return "", None, None
-        bus_id = sysfs_bus_id(memory.raw[36:].split(b"\0", 1)[0].decode(errors="replace"))
-        return (bus_id, *locate(sysfs, bus_id))
-
-    def _text(self, name: str, *handle: ctypes.c_void_p) -> str:
-        """A short text by a call of the form f([device,] char *, unsigned); "" where it is not answered."""
-        assert self._library is not None
-        memory = ctypes.create_string_buffer(_TEXT_BYTES)
-        code = ask(self._library, name, *handle, memory, _TEXT_BYTES)
-        if code != OK and code not in PERMANENT:
-            _require(code)
-        return memory.value.decode(errors="replace").strip() if code == OK else ""
+    def _power_smoothing(self, library: Library, handle: ctypes.c_void_p) -> str | None:
+        """on or off; None where the driver is not known to number that field as we do, or the board does not answer."""
+        field = renumbered_fields(self._driver_version).get("power_smoothing")
+        if field is None:
+            return None
+        (enabled,) = probe_fields(library, handle, ((field, 0),))
+        return None if enabled is None else "on" if enabled else "off"
 
     def close(self) -> None:
         """End the initialisation: events first, then the library. What is open hangs on it and is dead afterwards."""
@@ -237,19 +264,12 @@ class Session:
         self._initialized = False
 
 
-def _require(code: int) -> None:
-    """Raise LaneError unless success, for a call on a GPU that is being opened: what it cannot answer now, it is lost for."""
-    if code != OK:
-        then = meaning(code).then
-        raise LaneError(meaning(code).name, then if then in (REOPEN, RESTART) else QUARANTINE)
+def _asked_for(settings: GpuSettings, device_id: str) -> bool:
+    return device_id not in settings.skip and (not settings.only or device_id in settings.only)
 
 
 def _down(reason: str) -> SourceStatus:
     return SourceStatus("nvml", 0.0, up=False, reason=reason)
-
-
-def _architecture_name(code: int | None) -> str:
-    return "unknown" if code is None else ARCHITECTURES.get(code, f"architecture {code}")
 
 
 def wanted(settings: GpuSettings, index: int, device_id: str, uuid: str) -> bool:

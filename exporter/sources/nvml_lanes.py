@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from exporter.clock import Clock
 from exporter.model import Source
@@ -36,6 +37,7 @@ REASONS = (
 )
 
 THROTTLE_FIELDS = ((74, "power_cap"), (75, "sw_thermal"), (76, "sync_boost"))  # NVML_FI_DEV_PERF_POLICY_*, ns
+THROTTLE_RENUMBERED = ("hw_thermal", "power_brake")  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_*, ns; see nvml_fields.py
 CLOCK_SM, TEMPERATURE_GPU = 1, 0
 TEMPERATURE_V1 = 0x0100000C  # version of nvmlTemperature_v1_t: sensor, value
 _HIGHEST_COUNTER = 2.0**62  # beyond lie the sentinels for "blank"
@@ -179,16 +181,22 @@ class FastLane(_Lane):
 
 def open_fast_lane(
     calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock, power: PowerSource | None,
-    gate: PowerGate, mig: bool,
+    gate: PowerGate, mig: bool, virtual: bool = False,
 ) -> FastLane:
-    """Ask the board what it answers, and make the lane that reads just that."""
+    """Ask the board what it answers, and make the lane that reads just that. virtual: a virtual machine's part of a GPU.
+
+    A board without any power that shows no utilisation either may never show any (Jetson Thor answers 0 for ever); only of
+    a part of a GPU is that known to be a pause.
+    """
     (energy,) = probe_fields(calls, handle, ((TOTAL_ENERGY, 0),))
     memory = (ctypes.c_uint * 2)()
+    code = FUNCTION_NOT_FOUND if mig else ask(calls, "nvmlDeviceGetUtilizationRates", handle, memory)
+    busy = any(memory)
     return FastLane(
         calls, handle, device_id, interval_s=interval_s, clock=clock, power=power, gate=gate,
         nvlink=find_nvlink(calls, handle),
         with_energy=bool(energy),  # a counter that stands at 0 on a live board is a vGPU's way of saying no
-        with_utilization=not mig and ask(calls, "nvmlDeviceGetUtilizationRates", handle, memory) not in PERMANENT,
+        with_utilization=code not in PERMANENT and (power is not None or virtual or busy),
     )  # fmt: skip
 
 
@@ -261,12 +269,16 @@ class SlowLane(_Lane):
         return values
 
 
-def open_slow_lane(calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gate: PowerGate) -> SlowLane:
-    """Ask the board what it answers, and make the lane that reads just that."""
-    answers = probe_fields(calls, handle, tuple((field, 0) for field, _ in THROTTLE_FIELDS))
+def open_slow_lane(
+    calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gate: PowerGate,
+    renumbered: Mapping[str, int] = MappingProxyType({}),
+) -> SlowLane:
+    """Ask the board what it answers, and make the lane that reads just that. renumbered: field ids of this driver."""
+    throttle = (*THROTTLE_FIELDS, *((renumbered[name], name) for name in THROTTLE_RENUMBERED if name in renumbered))
+    answers = probe_fields(calls, handle, tuple((field, 0) for field, _ in throttle))
     gauges = Gauges(calls, handle, gate)
     return SlowLane(
         calls, handle, device_id, interval_s=interval_s, gauges=gauges,
         answered=[(key, read) for key, read in _GAUGES if read(gauges)[0] not in PERMANENT],
-        throttle=[pair for pair, answer in zip(THROTTLE_FIELDS, answers, strict=True) if answer is not None],
+        throttle=[pair for pair, answer in zip(throttle, answers, strict=True) if answer is not None],
     )  # fmt: skip

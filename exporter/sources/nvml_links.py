@@ -24,18 +24,22 @@ class NvLink:
 
 
 def find_nvlink(calls: Calls, handle: ctypes.c_void_p) -> NvLink | None:
-    """Fields 138 and 139 with the scope of all links, else 202 and 204 of each link that answers; None without NVLink."""
+    """Fields 138 and 139 with the scope of all links, else 202 and 204 of each link that answers; None without NVLink.
+
+    Where the sums stand at 0 (boards of the fifth generation have answered so), links that have counted are believed.
+    """
     both = ((DATA_TX, ALL_LINKS), (DATA_RX, ALL_LINKS))
     count, *sums = probe_fields(calls, handle, ((LINK_COUNT, 0), *both))
-    if None not in sums:
-        return NvLink(both, 1, 1024.0)
+    in_one = NvLink(both, 1, 1024.0) if None not in sums else None
+    if in_one is not None and any(sums):
+        return in_one
     links = range(min(64, int(count or 0)))
     if not links:
-        return None
+        return in_one
     sent = tuple((XMIT_BYTES, link) for link in links)
     received = tuple((RCV_BYTES, link) for link in links)
     answers = probe_fields(calls, handle, sent + received)
     live = [i for i in links if answers[i] is not None and answers[len(links) + i] is not None]
-    if not live:
-        return None
+    if not live or (in_one is not None and not any(answers[i] for i in live)):
+        return in_one
     return NvLink(tuple(sent[i] for i in live) + tuple(received[i] for i in live), len(live), 1.0)

@@ -77,7 +77,7 @@ def momentary_timing(board: Board) -> tuple[float, float]:
 
 
 def choose_power(calls: Calls, handle: ctypes.c_void_p, board: Board) -> PowerSource | None:
-    """The best rung that answers; None where the board tells no power at all.
+    """The best rung that answers; None where the board tells no power at all: 0 W is no answer of a board that lives.
 
     Module scope exists on Grace only, and there the energy counter covers the CPU as well: it goes before energy. A GPU
     scope that always equals the module's, while the limits differ, is the module's reading under another name.
@@ -91,17 +91,17 @@ def choose_power(calls: Calls, handle: ctypes.c_void_p, board: Board) -> PowerSo
     in_disguise = (
         instant is not None and instant == module and None not in (limit, module_limit) and limit != module_limit
     )
-    if instant is not None and not in_disguise:
+    if instant and not in_disguise:
         return PowerSource("instant", (POWER_INSTANT, SCOPE_GPU), window_s, refresh_s)
-    if usage is not None and board.usage_is_instant:
+    if usage and board.usage_is_instant:
         return PowerSource("usage", None, window_s, refresh_s)
-    if module is not None:
+    if module:
         return PowerSource("module", (POWER_INSTANT, SCOPE_MODULE), window_s, refresh_s)
     if energy:
         return PowerSource("energy", None, _ENERGY_TIMING[1], _ENERGY_TIMING[0])
-    if average is not None:
+    if average:
         return PowerSource("average", (POWER_AVERAGE, SCOPE_GPU), _AVERAGE_TIMING[1], _AVERAGE_TIMING[0])
-    if usage is not None:
+    if usage:
         return PowerSource("average", None, _AVERAGE_TIMING[1], _AVERAGE_TIMING[0])
     return None
 
