@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
 from exporter.readings import Counter, Readings, floor_of, gather
-from exporter.shares import IDLE_RUN_S, Shares, idle_seconds, shares_of
+from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
 from exporter.signals import period, rates, sensor
 from exporter.verdict import shared_devices, verdict
 
@@ -139,7 +139,7 @@ class Analyzer:
     def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:
         """The step period of each GPU; looked for anew every fourth second, in turn."""
         for g in range(round(t_s) % _LEARN_EVERY_S, len(readings.gpus), _LEARN_EVERY_S):
-            self._memories[readings.gpus[g].id].periods.append((t_s, _period(readings, shares, g)))
+            self._memories[readings.gpus[g].id].periods.append((t_s, self._period(readings, shares, g)))
         return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
 
     def _step_period(self, readings: Readings, shares: Shares, t_s: float, g: int) -> float | None:
@@ -147,8 +147,18 @@ class Analyzer:
         memory = self._memories.get(readings.gpus[g].id, GpuMemory())
         if any(t_s - _LEARN_EVERY_S < since <= t_s for since, _ in memory.periods):
             return memory.period(t_s)
-        step_s = _period(readings, shares, g)
+        step_s = self._period(readings, shares, g)
         return None if math.isnan(step_s) else step_s
+
+    def _period(self, readings: Readings, shares: Shares, g: int) -> float:
+        """The step period that the traffic of GPU number g shows in the verdict window, seconds; NaN without.
+
+        While the window fills, what repeats may be a part of a step that has not been seen three times yet.
+        """
+        if not (shares.communicates[g] and shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s):
+            return math.nan
+        flow = shares.flow[g]
+        return period.step_period(readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :], flow)
 
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()
@@ -196,14 +206,6 @@ class Analyzer:
             for at in range(begin, second + 1):
                 for phase, seconds in phase_shares(shares, g, states[g], idle_of_shares_s, at - BOOKED_BACK_S).items():
                     phases[phase] += seconds
-
-
-def _period(readings: Readings, shares: Shares, g: int) -> float:
-    """The step period that the traffic of GPU number g shows in the window, seconds; NaN without."""
-    if not shares.communicates[g]:
-        return math.nan
-    flow = shares.flow[g]
-    return period.step_period(readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :], flow)
 
 
 def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float) -> dict[str, float]:

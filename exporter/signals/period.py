@@ -28,13 +28,14 @@ _COIN = 0.2  # variance of presence against that of on and off: below, each inte
 
 _STANDS_OUT = 0.3  # a likeness above the least one at shorter lags
 _ALIKE, _ALIKE_WIDE = 0.5, 0.6  # least likeness one period later; behind a boxcar noise is alike as well
+_ALIKE_RARE, _RARE = 0.8, 6.0  # with fewer periods than this, a few bursts may lie well by chance
 _TWICE = 0.75  # likeness two periods later, against one
 _FIRM, _STRONG, _LASTING = 0.8, 0.85, 0.85  # outlives a weak, and a shorter, pattern of another length
 _WEAK_LONGER, _WEAK_SHORTER = 0.7, 0.6
 _SAME = 0.12  # patterns whose lengths differ by less are one
 # Likeness may differ by so much without meaning: always; more with fewer readings in a period, or fewer periods.
 _SLACK, _GRAIN, _NOISE = 0.06, 1.0, 3.0
-_UNRESOLVED_SLACK = 0.04  # in place of the grain, for periods too short to be an answer: they only raise doubt
+_UNRESOLVED_SLACK = 0.1  # in place of the grain, for periods too short to be an answer: they only raise doubt
 _NEAR, _NEAR_READINGS = 0.12, 1.5  # how far from a multiple its peak may lie: share of the period, readings
 
 
@@ -58,11 +59,12 @@ class Pattern:
     twice: float
     rivals: tuple[float, ...]  # shorter periods that may explain it
     seen: bool  # worth an objection to another pattern
+    rare: bool = False  # so few periods in the readings that chance may look like one
 
     @property
     def clear(self) -> bool:
         """Good enough for an answer."""
-        least = _ALIKE if self.width == 1 else _ALIKE_WIDE
+        least = _ALIKE_RARE if self.rare else _ALIKE if self.width == 1 else _ALIKE_WIDE
         return self.seen and not self.rivals and self.alike >= least and self.twice >= _TWICE * self.alike
 
     def same(self, other: float) -> bool:
@@ -202,7 +204,8 @@ def pattern(curve: Curve, longest: float) -> Pattern | None:
     if (period < MIN_POLLS and curve.width == 1) or any(r < MIN_POLLS for r in rivals):
         return Pattern(1, min([period, *rivals]), 1.0, 1.0, (), True)
     seen = alike >= _ALIKE and curve.share >= _LEAST_SHARE
-    return Pattern(curve.width, _refined(lags, heights, period, alike), alike, twice, tuple(rivals), seen)
+    rare = period * _RARE > MIN_PERIODS * longest
+    return Pattern(curve.width, _refined(lags, heights, period, alike), alike, twice, tuple(rivals), seen, rare)
 
 
 def settle(patterns: list[Pattern]) -> float:
