@@ -1,11 +1,11 @@
-# make demo | test | lint | golden | bench | pictures. Each sets up what it needs.
+# make demo | test | lint | golden | bench | pictures | lock. Each sets up what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 9777
 export PYTHON
 
-.PHONY: help demo test lint golden bench pictures clean
+.PHONY: help demo test lint golden bench pictures lock clean
 help:
 	@echo "make demo      a simulated 8-GPU node at http://localhost:$(PORT)/ (PORT=... for another port)"
 	@echo "make test      set up, lint and run all tests"
@@ -13,6 +13,7 @@ help:
 	@echo "make golden    rewrite the golden files, to be read as a diff"
 	@echo "make bench     print the tables of benchmarks/"
 	@echo "make pictures  draw the pictures of the README and docs anew"
+	@echo "make lock      pin anew what the container image holds"
 
 demo:
 	@sh .ci/venv $(VENV)
@@ -48,6 +49,15 @@ pictures:
 	@sh .ci/venv $(VENV) dev
 	@$(BIN)/python -m docs.pictures
 	@echo "make pictures: drawn; see docs/pictures/"
+
+# Universal: one file for Python 3.10 to 3.13 and every architecture, with hashes and without the address of a registry.
+LOCK = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --output-file
+lock:
+	@sh .ci/venv $(VENV) dev
+	@cd deploy/image && ../../$(LOCK) requirements.new ../../pyproject.toml && printf 'hatchling>=1.24\n' | ../../$(LOCK) requirements-build.new -
+	@cd deploy/image && for f in requirements requirements-build; do \
+	  { sed '/^#/!Q' $$f.txt; sed 's#-r [./]*pyproject#-r pyproject#' $$f.new; } >$$f.both && mv $$f.both $$f.txt && rm $$f.new; done
+	@echo "make lock: pinned anew; now read 'git diff deploy/image'"
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
