@@ -174,6 +174,9 @@ class Rounds:
             self._outlet.send_readings(readings)
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_S
+            for turn in self._turns.values():
+                if turn.held:
+                    turn.pass_by(now_s)
             self._ledger.statuses(self._turns.values())
 
     def _sources(self) -> list[Any]:

@@ -59,6 +59,13 @@ class Turn:
             self._k = max(passed, self._k) + 1
         self.due_mono_s = self._start_s + self._k * self.interval_s
 
+    def pass_by(self, now_mono_s: float) -> None:
+        """Nobody may read the lane now (a thread is stuck in it): the deadlines that have passed are missed ones."""
+        passed = math.floor((now_mono_s - self._start_s) / self.interval_s + 1e-9)
+        self.missed_ticks += max(0, passed + 1 - self._k)
+        self._k = max(passed + 1, self._k)
+        self.due_mono_s = self._start_s + self._k * self.interval_s
+
     def read_took(self, duration_s: float) -> None:
         """A read came back after this long: back off, or come closer again."""
         self._durations_s.append(duration_s)

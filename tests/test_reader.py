@@ -81,6 +81,18 @@ def test_deadlines_keep_their_phase_and_missed_ones_are_counted() -> None:
     assert turn.missed_ticks == 3
 
 
+def test_deadlines_that_pass_while_a_thread_is_stuck_in_a_lane_are_missed_ones() -> None:
+    turn = Turn(ScriptedLane("a", 0.1), 1000.0, 1000.0)
+    turn.take(1000.0)
+    turn.pass_by(1000.05)
+    assert (turn.due_mono_s, turn.missed_ticks) == (pytest.approx(1000.1), 0)
+    turn.pass_by(1001.02)
+    assert (turn.due_mono_s, turn.missed_ticks) == (pytest.approx(1001.1), 10)
+    turn.pass_by(1002.02)
+    turn.take(1002.1)
+    assert (turn.due_mono_s, turn.missed_ticks) == (pytest.approx(1002.2), 20)
+
+
 def test_a_lane_that_costs_its_device_too_much_is_read_half_as_often_and_comes_back() -> None:
     turn = Turn(ScriptedLane("a", 0.1), 0.0, 0.0)
     seen = []
