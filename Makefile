@@ -51,12 +51,12 @@ pictures:
 	@echo "make pictures: drawn; see docs/pictures/"
 
 # Universal: one file for Python 3.10 to 3.13 and every architecture, with hashes and without the address of a registry.
-LOCK = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --output-file
+LOCK = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --output-file
 lock:
 	@sh .ci/venv $(VENV) dev
 	@cd deploy/image && ../../$(LOCK) requirements.new ../../pyproject.toml && printf 'hatchling>=1.24\n' | ../../$(LOCK) requirements-build.new -
 	@cd deploy/image && for f in requirements requirements-build; do \
-	  { sed '/^#/!Q' $$f.txt; sed 's#-r [./]*pyproject#-r pyproject#' $$f.new; } >$$f.both && mv $$f.both $$f.txt && rm $$f.new; done
+	  { sed '/^#/!Q' $$f.txt; cat $$f.new; } >$$f.both && mv $$f.both $$f.txt && rm $$f.new; done
 	@echo "make lock: pinned anew; now read 'git diff deploy/image'"
 
 clean:
