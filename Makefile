@@ -12,6 +12,7 @@ help:
 	@echo "make lint      ruff and mypy alone"
 	@echo "make golden    rewrite the golden files, to be read as a diff"
 	@echo "make bench     print the tables of benchmarks/"
+	@echo "make dashboards write dashboards and rule files anew"
 	@echo "make pictures  draw the pictures of the README and docs anew"
 	@echo "make lock      pin anew what the container image holds"
 
@@ -44,6 +45,12 @@ golden:
 bench:
 	@sh .ci/venv $(VENV) dev
 	@$(BIN)/python -m benchmarks
+
+dashboards:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/python -m dashboards.build
+	@$(BIN)/python -m deploy.prometheus.build
+	@echo "make dashboards: dashboards/ and deploy/prometheus/ are what their tables say"
 
 pictures:
 	@sh .ci/venv $(VENV) dev
