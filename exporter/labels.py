@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
-from exporter.model import Device, OverlapAnalysis, Snapshot, SourceHealth
+from exporter.model import SOURCE_KINDS, Device, OverlapAnalysis, Snapshot, SourceHealth
 from exporter.quantities import quantity_of, split_channel
 
 Labels = tuple[str, ...]
@@ -103,11 +103,11 @@ class Labelled:
 
     @cached_property
     def sources(self) -> Mapping[str, tuple[SourceHealth, ...]]:
-        """Kind of reading -> its sources."""
-        kinds: dict[str, list[SourceHealth]] = {}
+        """Kind of reading -> its sources; kinds in their usual order, whoever spoke first."""
+        kinds: dict[str, list[SourceHealth]] = {kind: [] for kind in SOURCE_KINDS}
         for source in self.snapshot.sources:
             kinds.setdefault(source.source.split("/", 1)[0], []).append(source)
-        return {kind: tuple(sources) for kind, sources in kinds.items()}
+        return {kind: tuple(sources) for kind, sources in kinds.items() if sources}
 
     def answering(self, kind: str) -> Iterator[SourceHealth]:
         """The sources of a kind whose silence means something: those read at present (all, where the inventory has none of
