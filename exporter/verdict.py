@@ -92,6 +92,8 @@ def _state(g: int, shares: Shares, sensor: Sensor, silent: tuple[str, ...], shar
         return ("stalled" if stalled else "unobservable"), why
     if not shares.communicates[g]:
         return ("stalled" if stalled else "compute_only"), "no communication in this window"
+    if smoothed(gpu):
+        return "unobservable", "power smoothing is on: this GPU keeps its power up while it communicates"
     if not shares.observability[g] >= observability.LIMIT:
         return "unobservable", _blind(g, shares, sensor, gpu)
     x, c = float(shares.exposed[g]), float(shares.communication[g])
@@ -102,6 +104,11 @@ def _state(g: int, shares: Shares, sensor: Sensor, silent: tuple[str, ...], shar
     if health > _OVERLAPPED_HEALTH or x < _OVERLAPPED_EXPOSED:
         return "overlapped", note
     return ("serialized" if health < _SERIALIZED_HEALTH else "partial"), note
+
+
+def smoothed(gpu: Device) -> bool:
+    """Whether the board holds its power up on purpose in phases without compute, so that its power proves nothing."""
+    return gpu.info.get("power_smoothing") == "on"
 
 
 def _blind(g: int, shares: Shares, sensor: Sensor, gpu: Device) -> str:
@@ -117,6 +124,8 @@ def _blind(g: int, shares: Shares, sensor: Sensor, gpu: Device) -> str:
 def _bounds(g: int, shares: Shares, gpu: Device, resolved: bool) -> tuple[float | None, float | None]:
     """Lowest and highest exposed share; where the sensors resolve nothing, what the mean power alone allows."""
     low, high = _number(shares.low[g]), _number(shares.high[g])
+    if smoothed(gpu):
+        return 0.0, _number(shares.communication[g])
     if resolved or low is None or high is None:
         return low, high
     bottom, mean = float(shares.power_low[g]), float(np.nanmean(np.where(shares.run[g], shares.power[g], np.nan)))
