@@ -13,9 +13,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.memories import SELF_TEST_S, GpuMemory
+from exporter.memories import SELF_TEST_S, GpuMemory, same_period
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
-from exporter.readings import Counter, Readings, floor_of, gather
+from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
+from exporter.resolution import held_to_sensors
 from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
 from exporter.signals import period, rates, sensor
 from exporter.verdict import shared_devices, verdict
@@ -128,7 +129,7 @@ class Analyzer:
             t, total = series.series(f"{device_id}/{key}", t_s - _BYTES_TEST_S, t_s)
             known = ~np.isnan(total)
             t, total = t[known], total[known]
-            before = self._counters.get(device_id, Counter())
+            before = self._counters.get(device_id) or Counter(known_refresh(devices.get(device_id)))
             refresh_s = sensor.counter_refresh(t, total, rates.poll_interval(t))
             stale = sensor.stale_share(t, total, floor_of(devices.get(device_id), path))
             self._counters[device_id] = Counter(
@@ -139,7 +140,8 @@ class Analyzer:
     def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:
         """The step period of each GPU; looked for anew every fourth second, in turn."""
         for g in range(round(t_s) % _LEARN_EVERY_S, len(readings.gpus), _LEARN_EVERY_S):
-            self._memories[readings.gpus[g].id].periods.append((t_s, self._period(readings, shares, g)))
+            if shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s:
+                self._memories[readings.gpus[g].id].periods.append((t_s, self._period(readings, shares, g)))
         return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
 
     def _step_period(self, readings: Readings, shares: Shares, t_s: float, g: int) -> float | None:
@@ -153,12 +155,20 @@ class Analyzer:
     def _period(self, readings: Readings, shares: Shares, g: int) -> float:
         """The step period that the traffic of GPU number g shows in the verdict window, seconds; NaN without.
 
-        While the window fills, what repeats may be a part of a step that has not been seen three times yet.
+        While the window fills, what repeats may be a part of a step that has not been seen three times yet. Where one
+        rhythm follows on another, a window that holds both may repeat at a multiple: what is new has to hold in the later
+        half by itself, if that says anything.
         """
         if not (shares.communicates[g] and shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s):
             return math.nan
         flow = shares.flow[g]
-        return period.step_period(readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :], flow)
+        t = readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :]
+        found_s = period.step_period(t, flow)
+        if math.isnan(found_s) or self._memories.get(readings.gpus[g].id, GpuMemory()).expects(found_s):
+            return found_s
+        later = len(flow) // 2
+        of_late_s = period.step_period(t[later:], flow[later:])
+        return found_s if math.isnan(of_late_s) or same_period(of_late_s, found_s) else math.nan
 
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()
@@ -182,6 +192,11 @@ class Analyzer:
         for g, gpu in enumerate(readings.gpus):
             a = verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
             known = a.state not in ("no_data", "idle") and gpu.id not in shared
+            slowest = max(
+                (d for k in inventory.links if k.gpu_id == gpu.id for d in inventory.devices if d.id == k.device_id),
+                key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None,
+            )
+            a = held_to_sensors(a, readings.sensors[g], float(readings.fine_length_s[g]), steps_s[g], slowest)
             out.append(replace(a, step_period_s=steps_s[g]) if known else a)
         return out
 

@@ -29,6 +29,15 @@ _LIVELY = 0.005  # below this variation a reading that stands still says nothing
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
 
 
+def same_period(a_s: float, b_s: float) -> bool:
+    """Whether two estimates speak of one rhythm; NaN is none.
+
+    >>> same_period(0.95, 1.0), same_period(2.0, 1.0)
+    (True, False)
+    """
+    return abs(a_s / b_s - 1.0) <= _PERIOD_AGREES
+
+
 @dataclass(slots=True)
 class Peak:
     """The highest of the values given within their life: a decreasing queue."""
@@ -91,8 +100,12 @@ class GpuMemory:
         votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
         seen = [period for period in votes if not math.isnan(period)]
         middle = float(np.median(seen)) if seen else math.nan
-        agreed = sum(abs(period / middle - 1.0) <= _PERIOD_AGREES for period in seen)
+        agreed = sum(same_period(period, middle) for period in seen)
         return middle if 2 * agreed > len(votes) else None
+
+    def expects(self, period_s: float) -> bool:
+        """Whether the latest estimate was this one."""
+        return bool(self.periods) and same_period(self.periods[-1][1], period_s)
 
     def learn_sensor(self, t: Array, power: Array, refresh_s: float | None) -> None:
         """Measure the refresh, and run the self-test on the latest readings of power."""

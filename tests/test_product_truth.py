@@ -90,6 +90,19 @@ def test_the_health_of_the_two_pictures_is_the_true_one(name: str) -> None:
         assert said.health == pytest.approx(true["health"], abs=TOLERANCE), said.gpu_id
 
 
+# No bytes, or bytes of two jobs: power alone is looked at too seldom to tell a rhythm from an alias.
+WITHOUT_RHYTHM = ("compute_only", "two_jobs")
+
+
+@pytest.mark.parametrize(("name", "window"), CASES)
+def test_the_step_period_is_the_true_one(name: str, window: tuple[float, float]) -> None:
+    for said, true in pairs(name, window):
+        if name in WITHOUT_RHYTHM or true["step_period_s"] is None:
+            assert said.step_period_s is None, said
+        else:
+            assert said.step_period_s == pytest.approx(true["step_period_s"], rel=0.03), said
+
+
 def test_every_state_is_the_truth_of_some_scenario() -> None:
     assert {true["state"] for name, window in CASES for _, true in pairs(name, window)} == {
         "overlapped", "partial", "serialized", "compute_only", "stalled", "idle", "unobservable", "no_data",

@@ -25,6 +25,7 @@ _WIDTHS = (1, 4, 16, 64)  # of the boxcars, readings
 _WIDEST = 1 / 8  # of the longest period
 _LEAST_SHARE = 0.01  # of the variance that a boxcar has to leave
 _COIN = 0.2  # variance of presence against that of on and off: below, each interval holds several bursts
+_TURNS = -0.4  # likeness of neighbours: of bursts that fill a quarter of their period it is -1/3 at least
 
 _STANDS_OUT = 0.3  # a likeness above the least one at shorter lags
 _ALIKE, _ALIKE_WIDE = 0.5, 0.6  # least likeness one period later; behind a boxcar noise is alike as well
@@ -116,7 +117,8 @@ def resample(t: Array, x: Array, step_s: float) -> tuple[Array, Mask]:
 def curves(x: Array, there: Mask) -> list[Curve]:
     """Autocorrelations, each lag over the pairs that it has (unbiased), up to two periods of the longest kind.
 
-    Without a boxcar at half readings too, so that periods between two lags are seen. x, there [n]. O(n log n).
+    Without a boxcar at half readings too, so that periods between two lags are seen. None where readings turn from high to
+    low so often that the rhythm is faster than they are. x, there [n]. O(n log n).
 
     >>> first = curves(np.tile([1.0, 0.0, 0.0, 0.0], 50), np.ones(200, dtype=bool))[0]
     >>> first.step, first.r[[0, 4, 8]].round(2).tolist()
@@ -136,7 +138,7 @@ def curves(x: Array, there: Mask) -> list[Curve]:
     between = np.append((pairs[1:] + pairs[:-1]) / 2, pairs[-1])
     half[1::2] = np.fft.irfft(power * np.exp(1j * np.pi * cycles), size)[:keep] / between
     variance = float(half[0])
-    if not variance > 0:
+    if not variance > 0 or half[2] < _TURNS * variance:
         return []
     out = [Curve(1, half / variance, 0.5, 1.0)]
     for width in _WIDTHS[1:]:
