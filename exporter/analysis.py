@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from exporter.memories import SELF_TEST_S, GpuMemory, same_period
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
-from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
+from exporter.readings import Counter, Readings, floor_of, gather
 from exporter.resolution import held_to_sensors
 from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
 from exporter.signals import period, rates, sensor
@@ -129,7 +129,7 @@ class Analyzer:
             t, total = series.series(f"{device_id}/{key}", t_s - _BYTES_TEST_S, t_s)
             known = ~np.isnan(total)
             t, total = t[known], total[known]
-            before = self._counters.get(device_id) or Counter(known_refresh(devices.get(device_id)))
+            before = self._counters.get(device_id, Counter())
             refresh_s = sensor.counter_refresh(t, total, rates.poll_interval(t))
             stale = sensor.stale_share(t, total, floor_of(devices.get(device_id), path))
             self._counters[device_id] = Counter(
