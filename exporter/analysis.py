@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from exporter.memories import SELF_TEST_S, GpuMemory, same_period
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
-from exporter.readings import Counter, Readings, floor_of, gather
+from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
+from exporter.resolution import held_to_sensors
 from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
 from exporter.signals import period, rates, sensor
 from exporter.verdict import shared_devices, verdict
@@ -128,7 +129,7 @@ class Analyzer:
             t, total = series.series(f"{device_id}/{key}", t_s - _BYTES_TEST_S, t_s)
             known = ~np.isnan(total)
             t, total = t[known], total[known]
-            before = self._counters.get(device_id, Counter())
+            before = self._counters.get(device_id) or Counter(known_refresh(devices.get(device_id)))
             refresh_s = sensor.counter_refresh(t, total, rates.poll_interval(t))
             stale = sensor.stale_share(t, total, floor_of(devices.get(device_id), path))
             self._counters[device_id] = Counter(
@@ -191,6 +192,11 @@ class Analyzer:
         for g, gpu in enumerate(readings.gpus):
             a = verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
             known = a.state not in ("no_data", "idle") and gpu.id not in shared
+            slowest = max(
+                (d for k in inventory.links if k.gpu_id == gpu.id for d in inventory.devices if d.id == k.device_id),
+                key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None,
+            )
+            a = held_to_sensors(a, readings.sensors[g], float(readings.fine_length_s[g]), steps_s[g], slowest)
             out.append(replace(a, step_period_s=steps_s[g]) if known else a)
         return out
 

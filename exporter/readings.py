@@ -93,13 +93,15 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         if end_s - t[-1] > max(_GONE_S, 3.0 * interval_s):
             continue
         longest_s = max(_LONGEST_GAP_POLLS * interval_s, _LONGEST_GAP_S)
-        counter = counters.get(device_id, Counter())
+        counter = counters.get(device_id) or Counter(known_refresh(devices.get(device_id)))
         slow_s = rates.resolved_s(interval_s, counter.refresh_s)
         if counter.stale or slow_s > interval_s:
             # What a poll brings is on average half a poll old, if it is new at all.
+            # A pause that was polled all through is known however long it is.
+            whole = float(np.diff(t).max()) <= longest_s
             kept = rates.changes(t, sent + received, slow_s)
             t, sent, received = t[kept] - interval_s / 2, sent[kept], received[kept]
-            longest_s = max(longest_s, 3.0 * slow_s)
+            longest_s = math.inf if whole else max(longest_s, 3.0 * slow_s)
         done, unknown = rates.flow(t, sent, received, longest_s)
         floor = floor_of(devices.get(device_id), path)
         flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), floor)
@@ -110,6 +112,19 @@ def floor_of(device: Device | None, path: str) -> float:
     """Bytes per second below which a device carries no communication: a share of its line rate where that is known."""
     rate = None if device is None or path == "nvlink" else device.rate_bytes_per_s
     return levels.FLOOR_OF_LINE_RATE * rate if rate else levels.FLOOR_BYTES_PER_S
+
+
+def known_refresh(device: Device | None) -> float:
+    """How often a device's byte counter takes a new value as far as its driver is known to be slow, seconds; NaN: not known.
+
+    >>> known_refresh(Device("rdma_port", "bnxt_re0/1", info={"byte_refresh_seconds": "1"}))
+    1.0
+    """
+    told = None if device is None else device.info.get("byte_refresh_seconds")
+    try:
+        return float(told) if told else math.nan
+    except ValueError:
+        return math.nan
 
 
 def power_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple[Array, Array, Array]:

@@ -24,10 +24,10 @@ DEVICES = ("sources/nvml sources/nvml_binding sources/nvml_calls sources/nvml_ev
            "sources/topology sources/ethtool sources/files sources/sysfs")  # fmt: skip
 SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
               "sources/jobs sources/job_levels")  # fmt: skip
-JUDGING = "analysis readings memories shares verdict"
+JUDGING = "analysis resolution readings memories shares verdict"
 READER = "reader reader_crew reader_ledger reader_outlet reader_rounds reader_turns"
 SUPERVISOR = "supervisor supervisor_child supervisor_reader"
-WEB = "server answer endpoints loopback stream api connections credentials listening web_config"
+WEB = "server answer endpoints loopback stream watches api connections credentials listening web_config"
 
 # Modules -> what of the project they may import (besides each other); "*" is anything.
 RULES = {
@@ -58,7 +58,12 @@ RULES = {
     "metrics self_metrics family labels": "__init__ model quantities",
     "collector": "metrics model",
     "release": "",
-    WEB: "__init__ collector model quantities config history meanings advice wording release",
+    "waveform": "model",
+    "scope": "model waveform signals",
+    "trend": "model",
+    "flight": "model history trace",
+    "incidents": "model history flight",
+    WEB: "__init__ collector model quantities config history meanings advice wording release waveform scope trend flight",
 }
 
 # Third-party packages and the only modules through which they come in.

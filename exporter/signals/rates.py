@@ -69,18 +69,23 @@ def flow(t: Array, transmit: Array, receive: Array, longest_gap_s: float) -> tup
 
 
 def changes(t: Array, total: Array, refresh_s: float) -> NDArray[np.intp]:
-    """Indices of the polls that a slow counter answered with a new value, and of the last poll of each pause.
+    """Indices of the polls that a slow counter answered with a new value, and of a poll at the end of each pause.
 
-    Between them the counter moved on unseen; after a pause (unchanged for more than one and a half refreshes) the next
-    bytes came after the last poll that saw none. t [n] s, total [n] bytes. O(n).
+    Between them the counter moved on unseen. After a pause (unchanged for more than one and a half refreshes) the next
+    bytes came within the one refresh before they were seen: the poll nearest to that moment ends the pause, the last of
+    all the one that lies open. t [n] s, total [n] bytes. O(n).
 
     >>> changes(np.arange(8) * 1.0, np.array([0.0, 0, 1, 1, 1, 1, 1, 2]), 2.0).tolist()
-    [0, 2, 6, 7]
+    [0, 2, 5, 7]
     """
-    moved = np.concatenate(([True], total[1:] != total[:-1]))
-    last = t[np.maximum.accumulate(np.where(moved, np.arange(len(t)), 0))]
-    pause_ends = ~moved & np.concatenate((moved[1:], [True])) & (t - last > 1.5 * refresh_s - 1e-9)
-    return np.flatnonzero(moved | pause_ends)
+    moved = np.flatnonzero(np.concatenate(([True], total[1:] != total[:-1])))
+    paused = np.diff(t[moved]) > 1.5 * refresh_s - 1e-9
+    since, until = moved[:-1][paused], moved[1:][paused]
+    after = np.clip(np.searchsorted(t, t[until] - refresh_s), since + 1, until)
+    nearest = after - (t[after] - (t[until] - refresh_s) > (t[until] - refresh_s) - t[after - 1])
+    ends = np.clip(nearest, since, until)
+    last = [len(t) - 1] if t[-1] - t[moved[-1]] > 1.5 * refresh_s - 1e-9 else []
+    return np.unique(np.concatenate((moved, ends, last))).astype(np.intp)
 
 
 def boxcar_sum(x: Array, reach: int) -> Array:

@@ -1,0 +1,54 @@
+"""Resolution: which rhythms the slowest sensor of a GPU can show, and verdicts on faster ones taken back.
+
+Called by the analysis on each verdict. Only slow sensors matter here, whose averages or intervals reach over half a second
+(power of which the driver tells the mean of a second; byte counters that the device fills once a second): what they show
+of a faster rhythm is an average of compute and communication, and looks like overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from exporter.model import Device, OverlapAnalysis
+from exporter.readings import Sensor
+
+WINDOWS = 4.0  # a rhythm of four averaging windows, or of four refreshes, is resolved
+SLOW_S = 0.5
+_NEARLY = 0.95  # of the resolution: a period is known to a few percent
+_FLAT = 0.7  # of the high traffic: what never falls below may be an average
+_JUDGED = ("overlapped", "partial", "serialized", "stalled")
+
+
+def held_to_sensors(
+    a: OverlapAnalysis, sensor: Sensor, bytes_s: float, step_s: float | None, slowest: Device | None = None
+) -> OverlapAnalysis:
+    """The verdict with the resolution of all sensors; unobservable where the job's rhythm is finer than that.
+
+    bytes_s: over how long a stretch bytes mean anything at best (NaN: no bytes); step_s: the step period, None without
+    one. slowest: the port whose counter is that slow, for the reason.
+    """
+    by_bytes_s = bytes_s if bytes_s >= SLOW_S else 0.0
+    resolution_s = WINDOWS * max(sensor.window_s, by_bytes_s)
+    a = replace(a, resolution_s=resolution_s)
+    if a.state not in _JUDGED or max(sensor.window_s, by_bytes_s) < SLOW_S or a.communication is None:
+        return a
+    if step_s is not None:
+        seen = step_s / resolution_s
+    else:  # no rhythm: on slow bytes that hardly vary, one may hide
+        low, high = a.traffic_low_bytes_per_s or 0.0, a.traffic_high_bytes_per_s or math.inf
+        seen = 0.0 if by_bytes_s and low >= _FLAT * high else 1.0
+    if seen >= _NEARLY:
+        return a
+    return replace(
+        a, state="unobservable", reason=_reason(sensor, by_bytes_s, resolution_s, slowest), health=None, exposed=None,
+        exposed_low=0.0, exposed_high=max(a.exposed_high or 0.0, a.communication),
+        observability=min(a.observability if a.observability is not None else 1.0, 0.5 * seen),
+    )
+
+
+def _reason(sensor: Sensor, by_bytes_s: float, resolution_s: float, slowest: Device | None) -> str:
+    what = f"power sensor averages over {sensor.window_s:g} s"
+    if by_bytes_s > sensor.window_s:
+        what = f"byte counter{f' of {slowest.id}' if slowest else ''} takes a new value each {by_bytes_s:.2g} s"
+    return f"{what}: rhythms below {resolution_s:.2g} s cannot be seen"

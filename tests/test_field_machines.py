@@ -1,0 +1,111 @@
+"""Every machine that people have, through the real sources: what they find and read is golden, what is judged is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.model import Device, OverlapAnalysis
+from exporter.quantities import quantity_of, split_channel
+from exporter.sources import Lane
+from tests.field_machines import FIELD_MACHINES, FieldMachine
+from tests.played import Played, played
+
+NAMES = [m.name for m in FIELD_MACHINES]
+JUDGED = [m for m in FIELD_MACHINES if m.state is not None]
+
+
+def told(device: Device) -> str:
+    values = {
+        "uuid": device.uuid, "index": device.index, "name": device.name, "driver": device.driver,
+        "power_limit_watts": device.power_limit_watts, "power_source": device.power_source,
+        "power_window_s": device.power_window_s, "power_refresh_s": device.power_refresh_s,
+        "rate_bytes_per_s": device.rate_bytes_per_s, "pci_path": device.pci_path, "numa_node": device.numa_node, **device.info,
+    }  # fmt: skip
+    return f"{device.kind} {device.id}: " + ", ".join(f"{k} {v}" for k, v in values.items() if v is not None)
+
+
+def lane_lines(lane: Lane, play: Played) -> list[str]:
+    if lane.source.name.startswith("rdma/"):
+        play.count(lane.source.name.split("/")[1])
+    first = lane.read()
+    if lane.source.name.startswith("gpm/"):  # a mean needs two samples
+        play.move_to(play.clock.mono_s() + 1.0)
+        first = lane.read()
+        play.move_to(play.clock.mono_s())
+    assert first is not None
+    lines = [f"lane {lane.source.name} each {lane.source.interval_s:g} s"]
+    prefix = f"{lane.device_id}/"
+    lines += [f"  {c.removeprefix(prefix)} {value:.10g}" for c, value in zip(lane.source.channels, first, strict=True)]
+    return lines + [f"  error {reason} {count}" for reason, count in lane.errors.items() if count]
+
+
+def shape(lane: Lane) -> tuple[str, ...]:
+    """Kind, quantities and rate of a lane: what those of equal devices have in common."""
+    kind, *name = lane.source.name.split("/")
+    prefix = f"{lane.device_id}/"
+    channels = tuple(c.removeprefix(prefix) for c in lane.source.channels)
+    return (kind, *name[1:], f"{lane.source.interval_s:g}", *channels)
+
+
+def described(play: Played) -> str:
+    """What was found, how it was paired, and one reading of each lane of the first and the last device of a kind."""
+    inventory = play.open()
+    lines = [f"# {play.machine.about}"]
+    lines += [told(device) for device in inventory.devices]
+    for opened in play.opened:
+        lines += [f"status {s.source} {'up' if s.up else 'down'}: {s.reason}" for s in opened.statuses]
+        extra: Mapping[str, Any] = {k: v for k, v in opened.extra.items() if k not in ("topology", "detail")}
+        lines += [f"extra {key}: {value}" for key, value in extra.items()]
+        lines += [f"lost {device}: {reason}" for device, reason in opened.lost.items()]
+    lines += [f"link {k.gpu_id} {k.path} {k.device_id}: {k.reason}, weight {k.weight:g}" for k in inventory.links]
+    alike: dict[tuple[str, ...], list[Lane]] = {}
+    for lane in play.lanes:
+        alike.setdefault(shape(lane), []).append(lane)
+    for first, *rest in alike.values():
+        lines += lane_lines(first, play)
+        lines += [f"{len(rest) - 1} lanes alike"] if len(rest) > 1 else []
+        lines += lane_lines(rest[-1], play) if rest else []
+    return "\n".join(lines).replace(str(play.tree.root), "ROOT") + "\n"
+
+
+@pytest.mark.parametrize("machine", FIELD_MACHINES, ids=NAMES)
+def test_what_the_sources_find_and_read_is_what_its_golden_file_says(
+    machine: FieldMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str], None]
+) -> None:
+    with played(machine, tmp_path, monkeypatch) as play:
+        golden(f"machines/{machine.name}.txt", described(play))
+        kinds = {device.id: device.kind for opened in play.opened for device in opened.devices}
+        for channel in (channel for lane in play.lanes for channel in lane.source.channels):
+            parts = split_channel(channel, set(kinds))
+            assert parts is not None
+            assert quantity_of(kinds[parts[0]], parts[1]) is not None, channel
+
+
+def verdicts_after(play: Played, seconds: float, network_hertz: float = 20.0) -> list[OverlapAnalysis]:
+    play.open(network_hertz=network_hertz)
+    play.run(seconds)
+    assert play.lost == []
+    return [a for a in play.session.verdicts.analyses if a.window_s == 15.0]
+
+
+@pytest.mark.parametrize("machine", JUDGED, ids=[m.name for m in JUDGED])
+def test_each_machine_is_judged_as_its_job_is_or_says_why_it_cannot(
+    machine: FieldMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with played(machine, tmp_path, monkeypatch) as play:
+        verdicts = verdicts_after(play, 26.0)
+    assert [a.gpu_id for a in verdicts] == [f"GPU-{k}" for k in range(len(machine.boards))]
+    for analysis in verdicts:
+        assert analysis.state == machine.state, analysis
+        if machine.state == "serialized":
+            assert analysis.exposed == pytest.approx(0.4, abs=0.05)
+        elif machine.state == "unobservable":
+            assert analysis.exposed is None
+            assert analysis.health is None
+        assert machine.why in (analysis.reason or ""), analysis.reason
+        assert not any(math.isnan(v) for v in (analysis.health, analysis.exposed, analysis.correlation) if v is not None)
