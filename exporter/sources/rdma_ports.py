@@ -127,6 +127,7 @@ def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()
         "firmware": read_text(f"{board.directory}/fw_ver"),
         "netdev": netdev,
         "byte_source": _label(byte_source, places) if byte_source is not None else None,
+        "byte_refresh_seconds": f"{byte_source.refresh_s:g}" if byte_source is not None and byte_source.refresh_s else None,
         "state": None if state is None else "active" if state else "inactive",
         "bond": netdev if netdev and os.path.isdir(f"{root}/class/net/{netdev}/bonding") else None,  # noqa: PTH112
         "software": "true" if row.software else None,
