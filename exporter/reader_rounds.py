@@ -73,6 +73,7 @@ class Rounds:
         self._skip: frozenset[str] = frozenset(settings.skip)  # what the exporter wants left alone
         self._stuck_opening: set[str] = set()  # what a thread was left behind in while it opened devices
         self._open_at_s = 0.0
+        self._look_again_s = opener.rediscover_s  # shorter after a device has vanished: it may be on its way back
         self._retry_at_s = 0.0
         self._status_at_s = 0.0
         self._back_off_s = 1.0
@@ -189,6 +190,7 @@ class Rounds:
         self._ledger.statuses(self._turns.values())  # the count that belongs to it, before its turn is gone
         if error.then == REDISCOVER:
             self._stale.add(turn.lane.source.name)
+            self._look_again_s = REDISCOVER_SOON_S
             self._open_at_s = min(self._open_at_s, self._clock.mono_s() + REDISCOVER_SOON_S)
         elif error.then == QUARANTINE:
             device_id = turn.lane.device_id
@@ -234,7 +236,8 @@ class Rounds:
     # ---- opening -----------------------------------------------------------------------------------------------
 
     def _open_all(self, me: Worker) -> bool:
-        self._open_at_s = self._clock.mono_s() + self._opener.rediscover_s
+        self._open_at_s = self._clock.mono_s() + self._look_again_s
+        self._look_again_s = min(self._opener.rediscover_s, 2 * self._look_again_s)
         return self._open(me, self._settings_now(), everything=True)
 
     def _retry_lost(self, me: Worker) -> bool:
