@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -13,10 +14,13 @@ from tornado.web import HTTPError, RequestHandler
 from exporter.collector import Exposition
 from exporter.connections import Connections
 from exporter.credentials import BusyError, Credentials
-from exporter.model import Series
+from exporter.history import History
 from exporter.release import ReleaseSwitch
 from exporter.stream import Stream, to_json
+from exporter.trend import Trend
 from exporter.web_config import WebConfigFile
+
+SLOWEST_WRITE_S = 10.0  # from handing something to a client until it is taken
 
 _HEADERS: Mapping[str, str] = {
     "Server": "overlap-exporter",
@@ -40,8 +44,13 @@ class State(Protocol):
         ...
 
     @property
-    def history(self) -> Series:
-        """What the waveforms are cut from."""
+    def history(self) -> History:
+        """What waveforms and traces are cut from."""
+        ...
+
+    @property
+    def trend(self) -> Trend:
+        """The verdicts of the last hour."""
         ...
 
     @property
@@ -62,7 +71,8 @@ class Context:
         self.web_config = web_config
         self.connections = connections
         self.credentials = Credentials()
-        self.stream = Stream(lambda: state.exposition)
+        self.stream = Stream(lambda: state.exposition, lambda: state.history)
+        self.downloads = 0
 
 
 class RefusalError(HTTPError):
@@ -133,6 +143,14 @@ class Endpoint(RequestHandler):
 
     def answer_json(self, value: Any) -> None:
         self.answer("application/json; charset=utf-8", to_json(value))
+
+    async def taken(self) -> None:
+        """What was written is on its way; a client that does not take it within ten seconds is a TimeoutError."""
+        sent = self.flush()
+        if sent.done():
+            sent.result()
+        else:
+            await asyncio.wait_for(asyncio.ensure_future(sent), SLOWEST_WRITE_S)
 
     def exposition(self) -> Exposition:
         """The newest exposition; 503 before the first."""

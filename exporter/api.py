@@ -19,19 +19,13 @@ from exporter.advice import ADVICE
 from exporter.meanings import FINDINGS, STATES, TRANSPORTS
 from exporter.model import Device, Finding, Inventory, Link, OverlapAnalysis, Series, Snapshot, SourceHealth
 from exporter.quantities import split_channel
+from exporter.waveform import links_of, numbers, power_of, traffic_of
 from exporter.wording import both, evidence_json, finding_json
 
 Array = NDArray[np.float64]
 
-# Counters that carry the bytes, by path; those of NVLink are the GPU's own.
-_BYTE_COUNTERS = {
-    "rdma": ("transmit_bytes_total", "receive_bytes_total"),
-    "tcp": ("transmit_bytes_total", "receive_bytes_total"),
-    "nvlink": ("nvlink_transmit_bytes_total", "nvlink_receive_bytes_total"),
-}
 _FINEST_STEP_S = 0.05
 _MOST_POINTS = 600
-_LONGEST_READ_GAP_S = 1.0
 
 
 def snapshot_json(snapshot: Snapshot, *, words: bool = True) -> dict[str, Any]:
@@ -60,6 +54,7 @@ def snapshot_json(snapshot: Snapshot, *, words: bool = True) -> dict[str, Any]:
         "sources": [_source(snapshot, s) for s in snapshot.sources],
         "quarantined": [{"kind": q.kind, "id": q.id, "reason": q.reason, "since_s": q.t_s} for q in snapshot.quarantined],
         "counted_gpus": {"pci": snapshot.pci_gpus, "nvml": snapshot.nvml_gpus},
+        "refresh": [{"kind": r.kind, "id": r.id, "quantity": r.quantity, "refresh_s": r.refresh_s} for r in snapshot.refresh],
         "processes": [{"process": p.process, "cpu_s": p.cpu_s, "memory_bytes": p.memory_bytes} for p in snapshot.processes],
     }
 
@@ -167,61 +162,16 @@ def waveform_json(history: Series, inventory: Inventory, gpu: Device, end_s: flo
     power.t_s [n] and power.watts [n]; traffic.t_s [m], traffic.<path> [m] in bytes per second, where m is at most 600.
     None stands where a counter was not read for a second or restarted. A path without a counter is missing.
     """
-    t_s, watts = history.series(f"{gpu.id}/power_watts", end_s - seconds, end_s)
-    good = np.isfinite(watts)
+    t_s, watts = power_of(history, gpu, end_s - seconds, end_s)
     step_s = max(_FINEST_STEP_S, seconds / _MOST_POINTS)
     grid_s: Array = end_s - seconds + step_s * np.arange(round(seconds / step_s) + 1, dtype=np.float64)
-    traffic: dict[str, Array] = {}
-    for link in inventory.links:
-        if link.gpu_id == gpu.id and (rate := _link_rate(history, link, grid_s)) is not None:
-            rate = rate * link.weight
-            traffic[link.path] = traffic[link.path] + rate if link.path in traffic else rate
+    traffic = traffic_of(history, links_of(inventory, gpu), end_s - seconds, end_s).between(grid_s[:-1], grid_s[1:])
     return {
         "gpu": gpu.id,
         "index": gpu.index,
         "uuid": gpu.uuid,
         "start_s": end_s - seconds,
         "end_s": end_s,
-        "power": {"t_s": _numbers(t_s[good], 3), "watts": _numbers(watts[good], 1)},
-        "traffic": {"t_s": _numbers(grid_s[1:], 3), **{path: _numbers(rate, 0) for path, rate in traffic.items()}},
+        "power": {"t_s": numbers(t_s, 3), "watts": numbers(watts, 1)},
+        "traffic": {"t_s": numbers(grid_s[1:], 3), **{path: numbers(rate, 0) for path, rate in traffic.items()}},
     }
-
-
-def _link_rate(history: Series, link: Link, grid_s: Array) -> Array | None:
-    """The busier direction of a link on the intervals of the grid: collectives send and receive the same bytes, and
-    their sum would count them twice."""
-    start_s, end_s = grid_s[0] - _LONGEST_READ_GAP_S, grid_s[-1] + _LONGEST_READ_GAP_S  # a read on either side
-    rates = [
-        rate
-        for key in _BYTE_COUNTERS[link.path]
-        if (rate := counter_rate(*history.series(f"{link.device_id}/{key}", start_s, end_s), grid_s)) is not None
-    ]
-    return np.fmax.reduce(rates) if rates else None
-
-
-def counter_rate(t_s: Array, total: Array, grid_s: Array) -> Array | None:
-    """Rate of a counter on the intervals between the points of a grid.
-
-    t_s [n] s, total [n] as read; grid_s [m] s, rising. Returns [m - 1] per second: no byte is lost or counted twice,
-    whatever the rates of reading and grid. NaN where the reads around an interval lie more than 1 s apart, where the
-    counter went back (a restart), and beyond the readings. NaN readings are left out. None with fewer than two readings.
-
-    >>> counter_rate(np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 40.0]), np.array([0.0, 0.5, 1.0, 2.0]))
-    array([10., 10., 30.])
-    """
-    good = np.isfinite(total)
-    t_s, total = t_s[good], total[good]
-    if len(t_s) < 2:
-        return None
-    # A broken interval gets no bytes in the sum, and every grid interval that touches it gets no answer.
-    steps = np.diff(total)
-    broken = (steps < 0) | (np.diff(t_s) > _LONGEST_READ_GAP_S)
-    sent = np.concatenate(([0.0], np.cumsum(np.where(broken, 0.0, steps))))
-    breaks = np.concatenate(([0.0], np.cumsum(broken.astype(np.float64))))
-    rate: Array = np.diff(np.interp(grid_s, t_s, sent, np.nan, np.nan)) / np.diff(grid_s)
-    rate[np.diff(np.interp(grid_s, t_s, breaks, np.nan, np.nan)) > 0] = np.nan
-    return rate
-
-
-def _numbers(values: Array, digits: int) -> list[float | None]:
-    return [v if v == v else None for v in np.round(values, digits).tolist()]

@@ -9,12 +9,14 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from exporter import __version__, config, logs
 from exporter.clock import SystemClock
 from exporter.config import Config, ConfigError
 from exporter.daemon import Daemon, Feed
+from exporter.incidents import Incidents
 from exporter.live import LiveFeed
 from exporter.model import Event, OneLineError
 from exporter.playback import Playback
@@ -62,15 +64,19 @@ def serve(settings: Config, file: str | None, flags: Mapping[str, Any]) -> None:
 
 
 def record(settings: Config, path: str, seconds: float | None, force: bool) -> None:
-    """Sample this node into a trace until the time is up or a signal comes."""
+    """Sample this node into a trace until the time is up or a signal comes.
+
+    The file comes into being with the first reading: where there is nothing to record, nothing is left behind or lost.
+    """
     from exporter.recorder import record_feed
 
     logs.setup(settings.log_level, settings.log_format)
-    writer = TraceWriter(path, force=force)
+    if not force and Path(path).is_file():
+        raise AppError(f"{path}: exists already and is not overwritten; --force does")
     clock = SystemClock()
     feed = LiveFeed(settings, clock, platform.node())
     try:
-        record_feed(feed, writer, path, seconds, settings.require)
+        record_feed(feed, lambda: TraceWriter(path, force=force), path, seconds, settings.require)
     finally:
         feed.stop()
 
@@ -96,8 +102,10 @@ def _run(
     """Serve a feed until told to stop; the address that it was at."""
     session = Session(settings.analysis_windows_seconds, settings.analysis_verdict_window_seconds)
     switch = ReleaseSwitch(feed) if isinstance(feed, LiveFeed) else None
+    directory = settings.recorder_directory
+    incidents = None if directory is None else Incidents(directory, settings.recorder_quota_bytes, session.history)
     reload = _reloader(settings, file, flags, feed)
-    daemon = Daemon(feed, session, mode, clock, os.getpid(), reload, settings.require, switch)
+    daemon = Daemon(feed, session, mode, clock, os.getpid(), reload, settings.require, switch, incidents)
     daemon.handle_signals()
     server = Server(settings.web_listen_address, settings.web_config_file, daemon)
     try:
@@ -112,6 +120,8 @@ def _run(
         daemon.run()
     finally:
         server.stop()
+        if incidents is not None:
+            incidents.stop()
         feed.stop()
     return server.url
 
@@ -145,4 +155,5 @@ def _reloader(settings: Config, file: str | None, flags: Mapping[str, Any], feed
 _NEEDS_RESTART = (
     "web_listen_address", "web_config_file", "analysis_windows_seconds", "analysis_verdict_window_seconds", "nvml_library",
     "pods_socket", "pods_interval_seconds", "jobs_directory", "jobs_scheduler", "jobs_interval_seconds",
+    "recorder_directory", "recorder_quota_bytes",
 )

@@ -64,6 +64,8 @@ class Config:
     jobs_directory: str | None = None
     jobs_scheduler: str = "slurm"
     jobs_interval_seconds: float = 10.0
+    recorder_directory: str | None = None
+    recorder_quota_bytes: float = 200e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("jobs.directory", "the path of a directory with a file of job ids per GPU, or null", _optional_text),
     Setting("jobs.scheduler", "the name of the batch scheduler, as it is to stand in the label", _text),
     Setting("jobs.interval_seconds", "a number from 1 to 300", _number(1, 300)),
+    Setting("recorder.directory", "the path of a directory for the minutes before a finding, or null", _optional_text),
+    Setting("recorder.quota_bytes", "a number from 1e6 to 1e12", _number(1e6, 1e12)),
 )
 _BY_KEY = {s.key: s for s in SETTINGS}
 

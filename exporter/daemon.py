@@ -16,6 +16,7 @@ from typing import Protocol
 from exporter.clock import Clock
 from exporter.collector import Exposition, Form
 from exporter.history import History
+from exporter.incidents import Incidents
 from exporter.model import (
     ANALYSIS_DURATION_BOUNDS_S,
     Event,
@@ -28,7 +29,8 @@ from exporter.model import (
 )
 from exporter.processes import Processes
 from exporter.release import ReleaseSwitch
-from exporter.session import Session
+from exporter.session import Session, Verdicts
+from exporter.trend import Trend
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +102,10 @@ class Daemon:
     def __init__(
         self, feed: Feed, session: Session, mode: str, clock: Clock, own_pid: int, on_hangup: Callable[[], bool],
         require: tuple[str, ...] = (), switch: ReleaseSwitch | None = None,
+        incidents: Incidents | None = None,
     ) -> None:  # fmt: skip
         self.switch = switch  # None: nothing here holds a device
+        self._incidents = incidents
         self._feed = feed
         self._session = session
         self._mode = mode
@@ -118,6 +122,7 @@ class Daemon:
         self._sources_down: dict[str, str | None] = {}
         self._forms: dict[Form, float] = {}  # and when they were last asked for
         self.exposition: Exposition | None = None
+        self.trend = Trend(session.verdict_window_s)
 
     @property
     def history(self) -> History:
@@ -175,6 +180,7 @@ class Daemon:
             began_s = self._clock.mono_s()
             if self._session.advance(self._feed.now_s()):
                 self._book_analysis(self._clock.mono_s() - began_s)
+                self._note(self._session.verdicts)
                 self._publish()
             elif urgent and self.exposition is not None:
                 self._publish()  # what is gone must not be shown for another second
@@ -182,6 +188,12 @@ class Daemon:
                 log.info("the trace has ended; still serving its last state")
                 self._idle()
         log.info("stopping")
+
+    def _note(self, verdicts: Verdicts) -> None:
+        """What is kept of an evaluation besides the newest snapshot."""
+        self.trend.add(verdicts.at_s, verdicts.analyses)
+        if self._incidents is not None:
+            self._incidents.note(verdicts.at_s, verdicts.findings)
 
     def _idle(self) -> None:
         while not self._stopping:

@@ -15,14 +15,18 @@ from tornado.iostream import StreamClosedError
 from exporter.answer import Endpoint, RefusalError
 from exporter.api import find_gpu, snapshot_json, texts_json, waveform_json
 from exporter.collector import negotiate
+from exporter.flight import LONGEST_S as LONGEST_TRACE_S
+from exporter.flight import cut, encode, name_of
 from exporter.loopback import Release, Resume
-from exporter.model import Snapshot
-from exporter.stream import WAITING, to_json
+from exporter.model import Device, Snapshot
+from exporter.scope import LONGEST_S as LONGEST_SCOPE_S
+from exporter.scope import scope_json
+from exporter.stream import WAITING, Client, to_json
 
 _DEFAULT_WAVEFORM_S = 30.0
 _LONGEST_WAVEFORM_S = 600.0
-_MOST_STREAMS = 32
-_SLOWEST_WRITE_S = 10.0
+_MOST_STREAMS = 64
+_MOST_DOWNLOADS = 2
 
 
 class Metrics(Endpoint):
@@ -75,54 +79,103 @@ class SnapshotEndpoint(Endpoint):
         self.answer_json(snapshot_json(self.exposition().snapshot))
 
 
-class Waveform(Endpoint):
-    """/api/v1/waveform: power and traffic of one GPU over the last seconds."""
+class Asked(Endpoint):
+    """What the questions about one GPU, or about the last seconds, have in common."""
 
-    def get(self) -> None:
-        snapshot: Snapshot = self.exposition().snapshot
+    def gpu(self, snapshot: Snapshot) -> Device:
         wanted = self.get_query_argument("gpu", "")
-        seconds = self._seconds()
         if not wanted:
             raise RefusalError(400, "gpu is missing: expected an index, an id or a UUID")
         if (gpu := find_gpu(snapshot.inventory, wanted)) is None:
             raise RefusalError(404, f"gpu: {wanted[:64]!r} is not here: expected an index, an id or a UUID of this node")
-        self.answer_json(waveform_json(self.context.state.history, snapshot.inventory, gpu, snapshot.t_s, seconds))
+        return gpu
 
-    def _seconds(self) -> float:
-        given = self.get_query_argument("seconds", str(_DEFAULT_WAVEFORM_S))
+    def seconds(self, usual_s: float, longest_s: float) -> float:
+        given = self.get_query_argument("seconds", str(usual_s))
         try:
             seconds = float(given)
         except ValueError:
             seconds = 0.0
-        if not 1.0 <= seconds <= _LONGEST_WAVEFORM_S:
-            expected = f"expected a number from 1 to {_LONGEST_WAVEFORM_S:g}"
+        if not 1.0 <= seconds <= longest_s:
+            expected = f"expected a number from 1 to {longest_s:g}"
             raise RefusalError(400, f"seconds: {given[:64]!r} is not allowed: {expected}")
         return seconds
 
 
-class EventStream(Endpoint):
-    """/api/v1/stream: the snapshot of each second as server-sent events."""
+class Waveform(Asked):
+    """/api/v1/waveform: power and traffic of one GPU over the last seconds."""
+
+    def get(self) -> None:
+        snapshot: Snapshot = self.exposition().snapshot
+        gpu, seconds = self.gpu(snapshot), self.seconds(_DEFAULT_WAVEFORM_S, _LONGEST_WAVEFORM_S)
+        self.answer_json(waveform_json(self.context.state.history, snapshot.inventory, gpu, snapshot.t_s, seconds))
+
+
+class Scope(Asked):
+    """/api/v1/scope: the last seconds of one GPU at full rate, with phases, scatter and folded step."""
+
+    async def get(self) -> None:
+        snapshot: Snapshot = self.exposition().snapshot
+        gpu, seconds = self.gpu(snapshot), self.seconds(_DEFAULT_WAVEFORM_S, LONGEST_SCOPE_S)
+        history = self.context.state.history
+        body = await asyncio.to_thread(lambda: to_json(scope_json(history, snapshot, gpu, seconds)))
+        self.answer("application/json; charset=utf-8", body)
+
+
+class TrendEndpoint(Asked):
+    """/api/v1/trend: the verdicts of the last hour on one GPU."""
+
+    def get(self) -> None:
+        self.answer_json(self.context.state.trend.json(self.gpu(self.exposition().snapshot).id))
+
+
+class Trace(Asked):
+    """/api/v1/trace: the flight recorder, the last seconds of all that was read, as a trace file."""
+
+    async def get(self) -> None:
+        snapshot: Snapshot = self.exposition().snapshot
+        seconds = self.seconds(LONGEST_TRACE_S, LONGEST_TRACE_S)
+        context = self.context
+        if context.downloads >= _MOST_DOWNLOADS:
+            raise RefusalError(503, f"{_MOST_DOWNLOADS} traces are being sent already, try again in a while", Retry_After="10")
+        self.set_header("Content-Type", "application/gzip")
+        self.set_header("Content-Disposition", f'attachment; filename="{name_of(snapshot.inventory, snapshot.t_s)}"')
+        if self.request.method == "HEAD":
+            return
+        context.downloads += 1
+        try:
+            pieces = encode(cut(context.state.history, seconds, snapshot.t_s))
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                if piece:
+                    self.write(piece)
+                    await self.taken()
+        except (StreamClosedError, asyncio.TimeoutError):
+            context.connections.abort(self._stream())
+        finally:
+            context.downloads -= 1
+
+
+class EventStream(Asked):
+    """/api/v1/stream: the snapshot of each second as server-sent events; with gpu= the readings of that GPU as well."""
 
     async def get(self) -> None:
         stream = self.context.stream
         if stream.clients >= _MOST_STREAMS:
             raise RefusalError(503, f"{_MOST_STREAMS} streams are open already, no more are served")
+        client = Client(self.gpu(self.exposition().snapshot).id if self.get_query_argument("gpu", "") else None)
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
-        stream.clients += 1
+        stream.join(client)
         try:
-            sent = stream.newest()
-            event: bytes | None = sent
+            event = stream.news(client) or WAITING
             while not stream.closing:
-                self.write(event or WAITING)
-                # A client that does not take one event within this time is let go.
-                await asyncio.wait_for(asyncio.ensure_future(self.flush()), _SLOWEST_WRITE_S)
-                sent = event or sent
-                event = await stream.next(sent)
+                self.write(event)
+                await self.taken()
+                event = await stream.next(client)
         except (StreamClosedError, asyncio.TimeoutError):
             self.context.connections.abort(self._stream())
         finally:
-            stream.clients -= 1
+            stream.leave(client)
 
     def head(self, *_: str) -> None:
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -155,7 +208,8 @@ _CONTENT_TYPES = {
 
 def _page_files(directory: Path) -> Mapping[str, tuple[str, bytes, str]]:
     """Name -> (content type, body, tag) of every file of the page, and the words for findings and advice beside them."""
-    bodies = {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.suffix in _CONTENT_TYPES}
+    files = [*directory.iterdir(), *(directory / "vendor").iterdir()]
+    bodies = {p.relative_to(directory).as_posix(): p.read_bytes() for p in sorted(files) if p.suffix in _CONTENT_TYPES}
     bodies["words.json"] = to_json(texts_json())
     return {
         name: (_CONTENT_TYPES[Path(name).suffix], body, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
@@ -181,7 +235,10 @@ ROUTES: tuple[tuple[str, type[Endpoint]], ...] = (
     (r"/-/resume", Resume),
     (r"/api/v1/snapshot", SnapshotEndpoint),
     (r"/api/v1/waveform", Waveform),
+    (r"/api/v1/scope", Scope),
+    (r"/api/v1/trend", TrendEndpoint),
+    (r"/api/v1/trace", Trace),
     (r"/api/v1/stream", EventStream),
     (r"/", Page),
-    (r"/page/([a-z0-9_.-]+)", Page),
+    (r"/page/((?:vendor/)?[A-Za-z0-9_.-]+)", Page),
 )

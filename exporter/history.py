@@ -1,7 +1,8 @@
 """What was read: rings per source, the latest value per channel, the health of each source. Holds the only lock.
 
-Events come in by `apply` in the order of each source's own time; analysis and the page take slices out. Data and health
-are apart: a source that fails loses its data and keeps its health. Nothing here knows a clock: time is in the events.
+Events come in by `apply` in the order of each source's own time; analysis and the page take slices out, the flight
+recorder all of them (`cut`). Data and health are apart: a source that fails loses its data and keeps its health; what a
+device said before it went is kept for the flight recorder alone. Nothing here knows a clock: time is in the events.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,21 +32,25 @@ from exporter.model import (
 
 Array = NDArray[np.float64]
 _EMPTY: Array = np.empty(0)
-_FIRST_CAPACITY = 512
+_ROOM = 512  # readings that a ring has room for at first, and gains at least each time that it is full
+_ROOM_SHARE = 64  # of what is kept: the rest of the room is memory that holds nothing
 _MOST_GONE = 64  # sources that are not there any more and still have a health of their own
+_MOST_RETIRED_BYTES = 4_000_000  # of sources that are not there any more, for the flight recorder
+_MOST_INVENTORIES = 16
 
 
 class Ring:
     """Readings of one source: times [n] and values [channel, n], oldest first, contiguous, bounded in time.
 
-    Appending is O(1) amortized: the arrays are twice as long as what is kept, and the kept part moves to the front when
-    the end is reached. Times must not go back; a reading that is not newer than the last is refused.
+    What is kept moves into new arrays, a little longer, when the end is reached: some sixty copies of each reading within
+    the horizon, for memory of which hardly anything is empty. Times must not go back; a reading that is not newer than
+    the last is refused.
     """
 
     def __init__(self, channels: int, horizon_s: float) -> None:
         self._horizon_s = horizon_s
-        self._t = np.empty(_FIRST_CAPACITY)
-        self._v = np.empty((channels, _FIRST_CAPACITY))
+        self._t = np.empty(_ROOM)
+        self._v = np.empty((channels, _ROOM))
         self._begin = 0
         self._end = 0
 
@@ -62,7 +68,7 @@ class Ring:
     def _make_room(self, now_s: float) -> None:
         self._begin += int(np.searchsorted(self._t[self._begin : self._end], now_s - self._horizon_s))
         kept = self._end - self._begin
-        capacity = len(self._t) if kept <= len(self._t) // 2 else 2 * len(self._t)
+        capacity = kept + max(_ROOM, kept // _ROOM_SHARE)
         t, v = np.empty(capacity), np.empty((len(self._v), capacity))
         t[:kept] = self._t[self._begin : self._end]
         v[:, :kept] = self._v[:, self._begin : self._end]
@@ -73,6 +79,36 @@ class Ring:
         t = self._t[self._begin : self._end]
         i, j = t.searchsorted((start_s, end_s), side="right").tolist()
         return t[i:j], self._v[row, self._begin + i : self._begin + j]
+
+    def cut(self, start_s: float, end_s: float) -> tuple[Array, Array]:
+        """Views of times [n] and of all channels [channel, n] with start_s < t <= end_s. Appending never changes them."""
+        t = self._t[self._begin : self._end]
+        i, j = t.searchsorted((start_s, end_s), side="right").tolist()
+        return t[i:j], self._v[:, self._begin + i : self._begin + j]
+
+    @property
+    def newest_s(self) -> float:
+        """Time of the last reading; minus infinity before the first."""
+        return float(self._t[self._end - 1]) if self._end > self._begin else -math.inf
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays."""
+        return self._t.nbytes + self._v.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All that was read in (start_s, end_s], as views that never change.
+
+    inventories: those that were in force, each with the time from which on, oldest first, the first of them at start_s.
+    readings: source, times [n], values [channel, n], of sources that have gone as well.
+    """
+
+    start_s: float
+    end_s: float
+    inventories: tuple[tuple[float, Inventory], ...]
+    readings: tuple[tuple[Source, Array, Array], ...]
 
 
 @dataclass(slots=True)
@@ -113,12 +149,14 @@ def _reads_otherwise(before: Device, now: Device) -> bool:
 class History:
     """The memory of one session. Thread-safe: one writer, any number of readers."""
 
-    def __init__(self, horizon_s: float = 660.0) -> None:
+    def __init__(self, horizon_s: float = 602.0) -> None:
         self._horizon_s = horizon_s
         self._lock = threading.Lock()
         self._inventory = Inventory("", 0.0)
+        self._inventories: deque[tuple[float, Inventory]] = deque(maxlen=_MOST_INVENTORIES)
         self._sources: dict[str, Source] = {}
         self._rings: dict[str, Ring] = {}
+        self._retired: deque[tuple[Source, Ring]] = deque()
         self._rows: dict[str, list[tuple[Ring, int]]] = {}  # channel -> where it is kept
         self._latest: dict[str, tuple[float, float]] = {}
         self._health: dict[str, _Health] = {}
@@ -176,11 +214,39 @@ class History:
                 rows.setdefault(channel, []).append((ring, row))
             health = self._health.setdefault(source.name, _Health())
             health.interval_s = source.interval_s if health.interval_s is None else health.interval_s
+        self._retire({name: ring for name, ring in self._rings.items() if rings.get(name) is not ring})
+        since_s = max((ring.newest_s for ring in self._rings.values()), default=-math.inf)
+        self._inventories.append((since_s, inventory))
         self._inventory = inventory
         self._sources = {s.name: s for s in inventory.sources}
         self._rings, self._rows = rings, rows
         self._latest = {c: v for c, v in self._latest.items() if c in rows and not c.startswith(others)}
         self._forget_health()
+
+    def _retire(self, rings: Mapping[str, Ring]) -> None:
+        """Keep what sources that go have said, for as long as the horizon reaches."""
+        newest_s = max((ring.newest_s for ring in self._rings.values()), default=-math.inf)
+        self._retired.extend((self._sources[name], ring) for name, ring in rings.items() if ring.newest_s > -math.inf)
+        kept = [(s, ring) for s, ring in self._retired if newest_s - ring.newest_s <= self._horizon_s]
+        self._retired = deque(kept)
+        while sum(ring.nbytes for _, ring in self._retired) > _MOST_RETIRED_BYTES:
+            self._retired.popleft()
+
+    def cut(self, start_s: float, end_s: float) -> Cut:
+        """All that was read in (start_s, end_s], for the flight recorder. Nothing is copied: it takes microseconds."""
+        with self._lock:
+            rings = [*self._retired, *((self._sources[name], ring) for name, ring in self._rings.items())]
+            slices = [(source, *ring.cut(start_s, end_s)) for source, ring in rings]
+            known = list(self._inventories) or [(-math.inf, self._inventory)]
+        first = max((k for k, (since_s, _) in enumerate(known) if since_s <= start_s), default=0)
+        inventories = [(max(since_s, start_s), inventory) for since_s, inventory in known[first:] if since_s <= end_s]
+        return Cut(start_s, end_s, tuple(inventories), tuple(s for s in slices if len(s[1])))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all readings."""
+        with self._lock:
+            return sum(ring.nbytes for ring in (*self._rings.values(), *(ring for _, ring in self._retired)))
 
     def _forget_health(self) -> None:
         """Interfaces may come and go under ever new names: of those that went long ago only their sum is kept, by kind."""

@@ -32,7 +32,7 @@ _IDLE_S = 120.0  # between the requests of one connection: longer than any usual
 _LARGEST_HEAD_BYTES = 16 * 1024
 _LARGEST_BODY_BYTES = 4 * 1024  # nothing here takes a body
 _BODY_S = 5.0
-_POLL_S = 0.2
+_POLL_S = 0.1  # how often the page moves
 _REFRESH_S = 1.0
 _GOODBYE_S = 0.5  # for open streams to end, and then for connections to close
 

@@ -41,7 +41,7 @@ class Session:
         self,
         windows_s: tuple[float, ...] = (15.0, 60.0, 300.0),
         verdict_window_s: float = 60.0,
-        horizon_s: float = 660.0,
+        horizon_s: float = 602.0,  # ten minutes for the flight recorder and the page, and what is read beside them
     ) -> None:
         self.verdict_window_s = verdict_window_s
         self.windows_s = windows_s

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.api import counter_rate, find_gpu, snapshot_json, texts_json, waveform_json
+from exporter.api import find_gpu, snapshot_json, texts_json, waveform_json
 from exporter.history import History
 from exporter.model import Device, Inventory, Link, Record, Source
+from exporter.waveform import counter_rate
 from tests import snapshots
 
 

@@ -17,11 +17,12 @@ import bcrypt
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from exporter import endpoints, server, stream
+from exporter import answer, endpoints, server, stream
 from exporter.collector import OPENMETRICS_TYPE, TEXT_TYPE, Exposition
 from exporter.history import History
 from exporter.model import Snapshot
 from exporter.server import Server, ServerError, parse_address
+from exporter.trend import Trend
 from tests import snapshots
 from tests.test_web_config import certificate
 
@@ -33,6 +34,7 @@ class Daemon:
         self.exposition = None if snapshot is None else Exposition.render(snapshot)
         self.history = history or History()
         self.reason: str | None = None
+        self.trend = Trend(60.0)
 
     def not_ready(self) -> str | None:
         return self.reason
@@ -245,7 +247,7 @@ def test_a_stream_opened_before_the_first_snapshot_waits_for_it(serve: Serve) ->
 
 
 def test_a_client_that_does_not_read_misses_snapshots_and_is_let_go(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_SLOWEST_WRITE_S", 0.5)
+    monkeypatch.setattr(answer, "SLOWEST_WRITE_S", 0.5)
     daemon = Daemon(snapshots.snapshot())
     at = serve(daemon)
     with closing(socket.socket()) as lazy:
