@@ -1,0 +1,1 @@
+"""Manifests for Kubernetes. Python here only generates lists that are committed."""
