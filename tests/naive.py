@@ -170,15 +170,18 @@ def fresh(t: Numbers, power: Numbers, refresh_s: float) -> list[int]:
 
 
 def changes(t: Numbers, total: Numbers, refresh_s: float) -> list[int]:
-    kept, moved_at = [], t[0]
+    kept, moved_at = [], 0
     for i in range(len(t)):
         moved = i == 0 or total[i] != total[i - 1]
-        if moved:
-            moved_at = t[i]
-        ends = i == len(t) - 1 or total[i + 1] != total[i]
-        if moved or (ends and t[i] - moved_at > 1.5 * refresh_s - 1e-9):
+        long = t[i] - t[moved_at] > 1.5 * refresh_s - 1e-9
+        if moved and i and long:
+            polls = range(moved_at, i + 1)
+            kept.append(min(polls, key=lambda k: (abs(t[k] - (t[i] - refresh_s)), -k)))
+        if moved or (i == len(t) - 1 and long):
             kept.append(i)
-    return kept
+        if moved:
+            moved_at = i
+    return sorted(set(kept))
 
 
 def stretches_of(value: Numbers) -> list[list[float]]:
