@@ -7,6 +7,7 @@ imports what it needs when it runs, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -43,24 +44,28 @@ class _Flag:
     action: str | None = None
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
+def _number(text: str, expected: str, fits: Callable[[float], bool]) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected {expected}")
     return value
 
 
-_positive.__name__ = "number above 0"
+def _positive(text: str) -> float:
+    return _number(text, "a number above 0", lambda value: value > 0)
 
 
 def _not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError
-    return value
+    return _number(text, "a number of 0 or more", lambda value: value >= 0)
 
 
-_not_negative.__name__ = "number of 0 or more"
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: expected a whole number of 0 or more")
+    return int(text)
 
 
 def _requirements(text: str) -> tuple[str, ...]:
@@ -197,7 +202,7 @@ _COMMANDS = (
     _Command("demo", "the same daemon on a simulated 8-GPU node whose job walks through the scenarios", _demo,
              (*_DAEMON,
               _Flag(("--speed",), "how many times faster than life (default 1)", type=_positive, metavar="X", default=1.0),
-              _Flag(("--seed",), "seed of the simulation (default 0)", type=int, metavar="N", default=0))),
+              _Flag(("--seed",), "seed of the simulation (default 0)", type=_seed, metavar="N", default=0))),
     _Command("record", "sample this node into a trace file", _record,
              (_Flag(("out",), "the trace to write, usually NAME.jsonl.gz", metavar="OUT.jsonl.gz"),
               _Flag(("--seconds",), "stop after this long (default: until interrupted)", type=_positive, metavar="N"),
@@ -222,7 +227,7 @@ _COMMANDS = (
              (_Flag(("scenario",), "name of the scenario, see --list", metavar="SCENARIO"),
               _Flag(("out",), "the trace to write, usually NAME.jsonl.gz", metavar="OUT.jsonl.gz"),
               _Flag(("--seconds",), "length of the trace (default: what the scenario needs)", type=_positive, metavar="N"),
-              _Flag(("--seed",), "seed of the simulation (default 0)", type=int, metavar="N", default=0),
+              _Flag(("--seed",), "seed of the simulation (default 0)", type=_seed, metavar="N", default=0),
               _Flag(("--list",), "list the scenarios", action="store_true"),
               _Flag(("--force",), "write over a file that exists", action="store_true"))),
     _Command("doctor", "look at this node: what works and what does not; exit status 1 if something needed is missing",
@@ -274,18 +279,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()  # here, where a failure still has a handler
     except argparse.ArgumentTypeError as error:
         print(f"{args.prog}: {error} (see {args.prog} --help)", file=sys.stderr)
         return 2
     except OneLineError as error:
         print(f"overlap-exporter: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        # The reader of our output has gone (`analyze ... | head`): no more output, also at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output has gone: `analyze ... | head`
+        _drop_output()
+        return 1
+    except OSError as error:  # of output: files of ours have messages of their own
+        _drop_output()
+        print(f"overlap-exporter: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
+def _drop_output() -> None:
+    """No more output, also of what is still in the buffer at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

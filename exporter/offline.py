@@ -211,7 +211,7 @@ def simulate_to_file(name: str, path: str, seconds: float | None, seed: int, for
     """Write a labelled trace of a scenario; one line that says what is in it."""
     try:
         simulation = simulate(name, seconds, seed)
-    except KeyError as error:
+    except (KeyError, ValueError) as error:
         raise TraceError(str(error.args[0])) from None
     last_s = 0.0
     with TraceWriter(path, force=force) as writer:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
@@ -17,14 +18,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from exporter.daemon import LONGEST_START_S, Feed, check_required
 from exporter.history import History
-from exporter.model import Inventory, OneLineError, Record
+from exporter.model import Event, Inventory, OneLineError, Record
 from exporter.trace import TraceWriter
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.25  # how soon a signal is noticed
 
-def record_feed(feed: Feed, writer: TraceWriter, path: str, seconds: float | None, require: tuple[str, ...]) -> None:
-    """Write events until `seconds` have passed or SIGINT or SIGTERM comes; says at the end what is in the file."""
+
+def record_feed(
+    feed: Feed, create: Callable[[], TraceWriter], path: str, seconds: float | None, require: tuple[str, ...]
+) -> None:
+    """Write events until `seconds` have passed or SIGINT or SIGTERM comes; says at the end what is in the file.
+
+    The time begins with the first inventory, and so does the file.
+    """
     stop: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -35,24 +43,34 @@ def record_feed(feed: Feed, writer: TraceWriter, path: str, seconds: float | Non
     history = History(horizon_s=1.0)  # for what is there, and why the rest is not
     console = Console(stderr=True)
     progress = Progress(
-        TextColumn("recording"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[readings]} readings"), console=console
-    )
-    readings, until_s, checked = 0, seconds, False
-    with writer, progress if console.is_terminal else nullcontext():
+        TextColumn("recording"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[readings]} readings"),
+        console=console,
+    )  # fmt: skip
+    writer: TraceWriter | None = None
+    events: list[Event] = []
+    readings, began_s = 0, 0.0
+    with ExitStack() as stack:
+        if console.is_terminal:
+            stack.enter_context(progress)
         task = progress.add_task("record", total=seconds, readings=0)
-        while not stop and (until_s is None or feed.now_s() < until_s):
-            for event in feed.poll(feed.now_s() + 0.25 if until_s is None else min(until_s, feed.now_s() + 0.25)):
+        while not stop and (writer is None or seconds is None or feed.now_s() < began_s + seconds):
+            until_s = feed.now_s() + _LOOK_S
+            news = feed.poll(until_s if writer is None or seconds is None else min(until_s, began_s + seconds))
+            for event in news:
                 history.apply(event)
-                writer.write(event)
-                readings += isinstance(event, Record)
-                if isinstance(event, Inventory) and seconds is not None and until_s == seconds:
-                    until_s = feed.now_s() + seconds  # the time asked for begins with the first reading
-            if not checked and (feed.starting() is None or feed.now_s() > LONGEST_START_S):
-                checked = True
+            events += news
+            if writer is None and (feed.starting() is None or feed.now_s() > LONGEST_START_S):
                 _check(history, require)
-            progress.update(task, completed=None if seconds is None else max(0.0, feed.now_s() - (until_s or 0.0) + seconds),
-                            readings=readings)
-    _report(path, history.inventory, readings, feed.now_s())
+                writer, began_s = stack.enter_context(create()), feed.now_s()
+            if writer is not None:
+                for event in events:
+                    writer.write(event)
+                    readings += isinstance(event, Record)
+                events.clear()
+                progress.update(task, completed=feed.now_s() - began_s, readings=readings)
+    if writer is None:
+        raise OneLineError(f"stopped before anything was read: {path} was not written")
+    _report(path, history.inventory, readings, feed.now_s() - began_s)
 
 
 def _check(history: History, require: tuple[str, ...]) -> None:
