@@ -173,7 +173,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("jobs.scheduler", "the name of the batch scheduler, as it is to stand in the label", _text),
     Setting("jobs.interval_seconds", "a number from 1 to 300", _number(1, 300)),
     Setting("recorder.directory", "the path of a directory for the minutes before a finding, or null", _optional_text),
-    Setting("recorder.quota_bytes", "a number from 1e6 to 1e12", _number(1e6, 1e12)),
+    Setting("recorder.quota_bytes", "a number from 1000000 to 1000000000000", _number(1e6, 1e12)),
 )
 _BY_KEY = {s.key: s for s in SETTINGS}
 
