@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.memories import SELF_TEST_S, GpuMemory, same_period
+from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
 from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
 from exporter.resolution import held_to_sensors
@@ -155,20 +155,15 @@ class Analyzer:
     def _period(self, readings: Readings, shares: Shares, g: int) -> float:
         """The step period that the traffic of GPU number g shows in the verdict window, seconds; NaN without.
 
-        While the window fills, what repeats may be a part of a step that has not been seen three times yet. Where one
-        rhythm follows on another, a window that holds both may repeat at a multiple: what is new has to hold in the later
-        half by itself, if that says anything.
+        While the window fills, what repeats may be a part of a step that has not been seen three times yet.
         """
         if not (shares.communicates[g] and shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s):
             return math.nan
         flow = shares.flow[g]
         t = readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :]
-        found_s = period.step_period(t, flow)
-        if math.isnan(found_s) or self._memories.get(readings.gpus[g].id, GpuMemory()).expects(found_s):
-            return found_s
         later = len(flow) // 2
-        of_late_s = period.step_period(t[later:], flow[later:])
-        return found_s if math.isnan(of_late_s) or same_period(of_late_s, found_s) else math.nan
+        memory = self._memories.get(readings.gpus[g].id, GpuMemory())
+        return memory.confirmed(period.step_period(t, flow), lambda: period.step_period(t[later:], flow[later:]))
 
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,18 +25,18 @@ LEVEL_LIFE_S = 600.0  # a job may enter a phase that computes at lower power
 SELF_TEST_S = 20.0
 _TRANSITIONS = 15  # the latest ones vote
 _PERIODS, _PERIOD_LIFE_S = 5, 30.0  # the latest ones vote
-_PERIOD_AGREES = 0.1
+_PERIOD_AGREES, _CONFIRMS = 0.1, 0.05
 _LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
 
 
-def same_period(a_s: float, b_s: float) -> bool:
+def same_period(a_s: float, b_s: float, within: float = _PERIOD_AGREES) -> bool:
     """Whether two estimates speak of one rhythm; NaN is none.
 
     >>> same_period(0.95, 1.0), same_period(2.0, 1.0)
     (True, False)
     """
-    return abs(a_s / b_s - 1.0) <= _PERIOD_AGREES
+    return abs(a_s / b_s - 1.0) <= within
 
 
 @dataclass(slots=True)
@@ -103,9 +104,20 @@ class GpuMemory:
         agreed = sum(same_period(period, middle) for period in seen)
         return middle if 2 * agreed > len(votes) else None
 
-    def expects(self, period_s: float) -> bool:
-        """Whether the latest estimate was this one."""
-        return bool(self.periods) and same_period(self.periods[-1][1], period_s)
+    def confirmed(self, found_s: float, of_late_s: Callable[[], float]) -> float:
+        """An estimate of the step period, or NaN where it is new and may come from one rhythm following on another.
+
+        A window that holds both repeats at a common multiple. So what is new must not be a multiple of what was there
+        before, and has to hold in the later part of the window by itself: of_late_s. Nothing is asked of a first one.
+        """
+        before = [period for _, period in self.periods if not math.isnan(period)]
+        if math.isnan(found_s) or (self.periods and same_period(found_s, self.periods[-1][1])):
+            return found_s
+        times = [round(found_s / period) for period in before]
+        if any(k > 1 and same_period(found_s, k * period, _CONFIRMS) for k, period in zip(times, before, strict=True)):
+            return math.nan
+        late_s = of_late_s()
+        return found_s if same_period(late_s, found_s, _CONFIRMS) or (math.isnan(late_s) and not before) else math.nan
 
     def learn_sensor(self, t: Array, power: Array, refresh_s: float | None) -> None:
         """Measure the refresh, and run the self-test on the latest readings of power."""
