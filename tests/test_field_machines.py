@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.model import Device, OverlapAnalysis
+from exporter.model import Device, Inventory, OverlapAnalysis, Record
 from exporter.quantities import quantity_of, split_channel
-from exporter.sources import Lane
+from exporter.sources import GpuSettings, Lane, NetSettings, settings_to_json
+from exporter.wire import Decoder
 from tests.field_machines import FIELD_MACHINES, FieldMachine
+from tests.field_machines import machine as field_machine
 from tests.played import Played, played
 
 NAMES = [m.name for m in FIELD_MACHINES]
@@ -109,3 +115,48 @@ def test_each_machine_is_judged_as_its_job_is_or_says_why_it_cannot(
             assert analysis.health is None
         assert machine.why in (analysis.reason or ""), analysis.reason
         assert not any(math.isnan(v) for v in (analysis.health, analysis.exposed, analysis.correlation) if v is not None)
+
+
+def told_by_reader(kind: str, settings: GpuSettings | NetSettings) -> tuple[Inventory, dict[str, Any], list[str]]:
+    """What a reader process sends until it is quiet: its inventory, what it says beside, and the sources it read."""
+    reader = subprocess.Popen(
+        [sys.executable, "-m", "exporter.reader", kind, settings_to_json(settings)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert reader.stdout is not None
+    assert reader.stdin is not None
+    decoder, inventory, read = Decoder(0.0, "", 1.8e9), None, dict[str, None]()
+    try:
+        until_s = time.monotonic() + 20.0
+        while inventory is None or len(read) < len(inventory.sources):
+            assert time.monotonic() < until_s, (kind, inventory, list(read))
+            for event in decoder.feed(os.read(reader.stdout.fileno(), 1 << 16)):
+                if isinstance(event, Inventory):
+                    inventory = event
+                elif isinstance(event, Record):
+                    read[event.source] = None
+        return inventory, dict(decoder.extra), sorted(read)
+    finally:
+        reader.stdin.close()
+        reader.wait(10)
+        reader.stdout.close()
+
+
+THROUGH_READERS = ("h100_infiniband", "aws_p5", "gb200", "v100_shared", "a100_mig", "vgpu", "bnxt_old", "nothing")
+
+
+@pytest.mark.parametrize("name", THROUGH_READERS)
+def test_a_reader_process_tells_of_a_machine_what_its_sources_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with played(field_machine(name), tmp_path, monkeypatch) as play:
+        expected = play.open(network_hertz=10.0)
+        library = str(play.nvml.library) if play.nvml is not None else str(tmp_path / "none.so.1")
+        net = NetSettings(play.tree.sys, play.tree.proc, machine_root=str(play.tree.root), network_hertz=10.0)
+        gpu = GpuSettings(library, play.tree.sys)
+        (gpus, gpu_extra, gpu_read), (ports, net_extra, net_read) = told_by_reader("gpu", gpu), told_by_reader("net", net)
+    assert (*gpus.devices, *ports.devices) == expected.devices
+    assert (*gpus.sources, *ports.sources) == expected.sources
+    assert [*gpu_read, *net_read] == sorted(s.name for s in gpus.sources) + sorted(s.name for s in ports.sources)
+    assert net_extra == play.net.extra
+    assert {k: v for k, v in gpu_extra.items() if k != "detail"} == {k: v for k, v in play.gpus.extra.items() if k != "detail"}
