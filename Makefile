@@ -1,11 +1,11 @@
-# make demo | test | lint | golden | bench | pictures | lock. Each sets up what it needs.
+# make demo | test | lint | golden | bench | pictures | lock | pythons. Each sets up what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 9777
 export PYTHON
 
-.PHONY: help demo test lint golden bench pictures lock clean
+.PHONY: help demo test lint golden bench pictures lock pythons clean
 help:
 	@echo "make demo      a simulated 8-GPU node at http://localhost:$(PORT)/ (PORT=... for another port)"
 	@echo "make test      set up, lint and run all tests"
@@ -15,6 +15,7 @@ help:
 	@echo "make dashboards write dashboards and rule files anew"
 	@echo "make pictures  draw the pictures of the README and docs anew"
 	@echo "make lock      pin anew what the container image holds"
+	@echo "make pythons   unit tests on every Python from 3.10 to 3.13 that is here"
 
 demo:
 	@sh .ci/venv $(VENV)
@@ -66,6 +67,10 @@ lock:
 	@cd deploy/image && for f in requirements requirements-build; do \
 	  { sed '/^#/!Q' $$f.txt; cat $$f.new; } >$$f.both && mv $$f.both $$f.txt && rm $$f.new; done
 	@echo "make lock: pinned anew; now read 'git diff deploy/image'"
+
+pythons:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/python .ci/pythons
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,177 +1,151 @@
-"""The release switch on the real daemon: every device file is closed, seen from outside, and everything comes back."""
+"""What is released: wheel and sdist are the same bytes each time, hold what they should, and run on every Python found."""
 
 from __future__ import annotations
 
-import http.client
+import hashlib
+import os
+import shutil
 import signal
-import socket
-import time
-import urllib.parse
-from collections.abc import Iterator
-from contextlib import closing
+import subprocess
+import sys
+import tarfile
+import urllib.request
+import zipfile
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.end_to_end.processes import Daemon, children, daemon, eventually
-from tests.machines import Machine, Running, antiphase
-from tests.nvml_library import Board
-from tests.sysfs_tree import Node
+from exporter import __version__
+from tests.end_to_end.processes import eventually
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(120)]
-RELEASED_WITHIN_S = 2.0
-
-
-def device_files(folder: Path) -> Path:
-    """Files that stand for /dev/nvidiactl and /dev/nvidia0 to 3: the fake library holds them as the real one does."""
-    folder.mkdir()
-    for name in ("nvidiactl", *(f"nvidia{k}" for k in range(4))):
-        (folder / name).touch()
-    return folder
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parent.parent.parent
+NOT_SOURCE = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
 
 
-def held(running: Daemon) -> set[str]:
-    """The device files that any process of the daemon has open."""
-    found = set()
-    for process in [psutil.Process(running.process.pid), *children(running.process.pid)]:
-        try:
-            found |= {Path(f.path).name for f in process.open_files() if "/dev-nvidia/" in f.path}
-        except psutil.Error:
-            continue  # it has just ended
+def pythons() -> dict[str, str]:
+    """Version -> interpreter, of those that the project supports: on PATH, or below pyenv's root, whose shims may be dead."""
+    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {}
+    for version in (f"3.{minor}" for minor in range(10, 14)):
+        candidates = [shutil.which(f"python{version}"), *map(str, roots.glob(f"{version}.*/bin/python{version}"))]
+        ask = ["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        for path in filter(None, candidates):
+            if subprocess.run([path, *ask], capture_output=True, text=True).stdout.strip() == version:
+                found[version] = path
+                break
     return found
 
 
-def post(running: Daemon, path: str, host: str | None = None, **headers: str) -> tuple[int, str]:
-    where = urllib.parse.urlsplit(running.url)
-    with closing(http.client.HTTPConnection(host or str(where.hostname), where.port, timeout=10)) as connection:
-        connection.request("POST", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+PYTHONS = pythons()
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[tuple[Daemon, Running]]:
-    """A daemon that reads two GPUs and two ports, and holds the device files."""
-    with antiphase(2).running(tmp_path / "machine") as machine:
-        assert machine.nvml is not None
-        machine.nvml.set(devices=device_files(tmp_path / "dev-nvidia"))
-        with daemon(tmp_path, machine.arguments, machine.environment) as running:
-            running.ready()
-            yield running, machine
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, so that nothing changes in it between two builds."""
+    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "source", symlinks=True, ignore=NOT_SOURCE))
 
 
-def nvml_up(running: Daemon) -> float | None:
-    return running.value("overlap_source_up", source="nvml")
+def built(tree: Path, out: Path, *what: str) -> dict[str, Path]:
+    """Suffix -> file."""
+    done = subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), *what, str(tree)],
+                          capture_output=True, text=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1767225600"})  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.suffix: path for path in out.iterdir()}
 
 
-def test_a_post_closes_every_device_file_and_another_opens_them_again(node: tuple[Daemon, Running]) -> None:
-    running, machine = node
-    assert machine.nvml is not None
-    assert held(running) == {"nvidiactl", "nvidia0", "nvidia1"}
-    rdma_reads = running.value("overlap_source_reads_total", source="rdma")
-    began = time.monotonic()
-    status, line = post(running, "/-/release?seconds=300")
-    assert (status, held(running)) == (200, set()), line
-    assert time.monotonic() - began < RELEASED_WITHIN_S
-    assert "300 s" in line
-    assert machine.nvml.events()[-1] == "shutdown"
-    eventually(lambda: nvml_up(running) == 0.0, 3, "the source says that it is down")
-    eventually(lambda: running.value("overlap_gpu_power_watts", gpu="0") is None, 4, "values disappear")
-    assert running.value("overlap_gpu_up", gpu="0") == 0.0
-    assert running.get("/-/healthy")[0] == 200
-    assert (running.value("overlap_source_reads_total", source="rdma") or 0.0) > (rdma_reads or 0.0)
-    # While it is released another board may take its place, as after a change of MIG or a reload of the driver.
-    machine.nvml.edit(0, uuid="GPU-another")
-    assert post(running, "/-/resume")[0] == 200
-    eventually(lambda: running.value("overlap_gpu_power_watts", uuid="GPU-another"), 5, "the new board is read")
-    assert held(running) == {"nvidiactl", "nvidia0", "nvidia1"}
-    assert nvml_up(running) == 1.0
-    assert not [line for line in machine.nvml.events() if line.startswith("stale")]
+@pytest.fixture(scope="module")
+def released(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return built(tree, tmp_path_factory.mktemp("dist"))
 
 
-def test_a_signal_releases_and_the_next_one_takes_up_again(node: tuple[Daemon, Running]) -> None:
-    running, _ = node
-    began = time.monotonic()
-    running.process.send_signal(signal.SIGUSR1)
-    eventually(lambda: not held(running), 5, "all is closed")
-    assert time.monotonic() - began < RELEASED_WITHIN_S
-    eventually(lambda: nvml_up(running) == 0.0, 3, "the source says that it is down")
-    running.process.send_signal(signal.SIGUSR1)
-    eventually(lambda: held(running) == {"nvidiactl", "nvidia0", "nvidia1"}, 5, "all is open again")
-    eventually(lambda: running.value("overlap_gpu_power_watts", gpu="1"), 5, "values are back")
-    assert running.process.poll() is None
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_the_time_that_was_asked_for_takes_up_again_by_itself(node: tuple[Daemon, Running]) -> None:
-    running, _ = node
-    assert post(running, "/-/release?seconds=3")[0] == 200
-    began = time.monotonic()
-    assert held(running) == set()
-    assert post(running, "/-/release?seconds=2")[0] == 200  # asked again, the time begins anew
-    eventually(lambda: held(running) == {"nvidiactl", "nvidia0", "nvidia1"}, 8, "all is open again")
-    assert time.monotonic() - began > 1.9
-    eventually(lambda: nvml_up(running) == 1.0, 3, "the source is up")
+def test_a_second_build_gives_the_same_bytes(tree: Path, released: dict[str, Path], tmp_path: Path) -> None:
+    for path in tree.rglob("*.py"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    again = built(tree, tmp_path)
+    assert {s: (p.name, digest(p)) for s, p in again.items()} == {s: (p.name, digest(p)) for s, p in released.items()}
 
 
-def test_a_reader_stuck_in_the_driver_is_named_by_the_answer(node: tuple[Daemon, Running]) -> None:
-    running, machine = node
-    assert machine.nvml is not None
-    pid = running.readers()["gpu"].pid
-    machine.nvml.edit(1, hang=60.0)
-    eventually(lambda: [line for line in machine.nvml.events() if line.startswith("hang 1")], 3, "the call hangs")
-    status, line = post(running, "/-/release")
-    assert status == 503
-    assert str(pid) in line
-    assert held(running) == {"nvidiactl", "nvidia0", "nvidia1"}  # nobody can take them from a call inside the driver
-    machine.nvml.edit(1, hang=0.0)
-    eventually(lambda: not held(running), 5, "the call came back, and the process ended")
-    assert post(running, "/-/release")[0] == 200
-    assert post(running, "/-/resume")[0] == 200
-    eventually(lambda: running.value("overlap_gpu_power_watts", gpu="0"), 5, "values are back")
+def test_the_sdist_builds_the_very_wheel(released: dict[str, Path], tmp_path: Path) -> None:
+    with tarfile.open(released[".gz"]) as archive:
+        archive.extractall(tmp_path, filter="data") if hasattr(tarfile, "data_filter") else archive.extractall(tmp_path)
+    again = built(tmp_path / f"overlap_exporter-{__version__}", tmp_path / "dist", "--wheel")
+    assert digest(again[".whl"]) == digest(released[".whl"])
 
 
-def test_only_the_node_itself_may_ask(tmp_path: Path) -> None:
-    own = own_address()
-    machine = Machine("one", (Board(),), Node(1, 1, 1))
-    with machine.running(tmp_path / "machine") as at, daemon(
-        tmp_path, [*at.arguments, "--web.listen-address", ":0"], at.environment
-    ) as running:  # fmt: skip
-        running.url = f"http://127.0.0.1:{urllib.parse.urlsplit(running.url).port}"
-        running.ready()
-        pid = running.readers()["gpu"].pid
-        refused = [
-            post(running, "/-/release", Origin="http://evil.example"),
-            post(running, "/-/release", X_Forwarded_For="10.0.0.1"),
-            *([post(running, "/-/release", host=own), post(running, "/-/resume", host=own)] if own else []),
-        ]
-        assert [status for status, _ in refused] == [403] * len(refused), refused
-        assert all(line.count("\n") == 1 for _, line in refused)
-        for seconds in ("0", "-1", "nan", "1e9", "soon"):
-            status, line = post(running, f"/-/release?seconds={seconds}")
-            assert (status, "expected a number from 1 to 86400" in line) == (400, True)
-        assert running.get("/-/release")[0] == 405
-        time.sleep(0.5)
-        assert running.readers()["gpu"].pid == pid
-        assert post(running, "/-/release")[0] == 200
-        assert "gpu" not in running.readers()
+def test_the_wheel_holds_the_program_the_page_and_nothing_else(released: dict[str, Path]) -> None:
+    assert released[".whl"].name == f"overlap_exporter-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(released[".whl"]) as wheel:
+        names = wheel.namelist()
+    assert {n.split("/")[0] for n in names} == {"exporter", f"overlap_exporter-{__version__}.dist-info"}
+    assert {"exporter/page/index.html", "exporter/py.typed"} <= set(names)
+    assert not [n for n in names if n.endswith((".pyc", ".so"))]
+    with tarfile.open(released[".gz"]) as archive:
+        inside = {n.split("/", 1)[1] for n in archive.getnames() if "/" in n}
+    assert {"Dockerfile", "deploy/systemd/overlap-exporter.service", "deploy/slurm/prolog.sh", "LICENSE"} <= inside
 
 
-def own_address() -> str | None:
-    """An address of this machine that is not loopback; None where it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-        except OSError:
-            return None
-        address = str(probe.getsockname()[0])
-    return None if address.startswith("127.") else address
+@pytest.mark.parametrize("version", sorted(PYTHONS))
+def test_the_wheel_runs_on_every_python_that_is_here(version: str, released: dict[str, Path], tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    for command in (["venv", "--python", PYTHONS[version], str(venv)],
+                    ["pip", "install", "--python", str(venv / "bin" / "python"), str(released[".whl"])]):  # fmt: skip
+        subprocess.run([*uv, *command], check=True, cwd=tmp_path)
+    lives(venv / "bin" / "overlap-exporter", tmp_path)
 
 
-def test_a_simulation_has_nothing_to_release(tmp_path: Path) -> None:
-    with daemon(tmp_path, [], command="demo") as running:
-        running.process.send_signal(signal.SIGUSR1)
-        for path in ("/-/release", "/-/resume"):
-            status, line = post(running, path)
-            assert (status, line.count("\n")) == (409, 1)
-        assert running.process.poll() is None
+def lives(command: Path, folder: Path) -> None:
+    """An installed command simulates, analyzes, serves and stops, with no warning."""
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    environment.pop("PYTHONPATH", None)
+
+    def out(*arguments: str) -> str:
+        done = subprocess.run([command, *arguments], capture_output=True, text=True, cwd=folder, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert out("--version") == f"overlap-exporter {__version__}\n"
+    out("simulate", "serialized", "trace.jsonl.gz", "--seconds", "30")
+    assert '"state": "serialized"' in out("analyze", "trace.jsonl.gz", "--window", "15", "--json")
+    log = folder / "demo.log"
+    with log.open("wb") as written:
+        process = subprocess.Popen([command, "demo", "--web.listen-address", "127.0.0.1:0"], stdout=written, stderr=written,
+                                   cwd=folder, env=environment)  # fmt: skip
+    try:
+
+        def address() -> str | None:
+            assert process.poll() is None, log.read_text()
+            line = next((line for line in log.read_text().splitlines() if " is at http" in line), None)
+            return line and line.split(" is at ")[1].split(",")[0].rstrip("/")
+
+        url = str(eventually(address, 20, "it says its address"))
+
+        def metrics() -> str | None:
+            try:
+                with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+                    return str(answer.read().decode())
+            except OSError:
+                return None
+
+        assert f'overlap_build_info{{version="{__version__}",mode="demo"}} 1.0' in eventually(metrics, 20, "it can be scraped")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0, log.read_text()
+
+
+def test_pipx_installs_the_wheel_into_a_clean_environment(released: dict[str, Path], tmp_path: Path) -> None:
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    tools = tmp_path / "tools" / "bin"
+    for command in (["venv", str(tools.parent)], ["pip", "install", "--python", str(tools / "python"), "pipx"]):
+        subprocess.run([*uv, *command], check=True, cwd=tmp_path)
+    environment = {**os.environ, "PIPX_HOME": str(tmp_path / "opt"), "PIPX_BIN_DIR": str(tmp_path / "bin"),
+                   "PIPX_MAN_DIR": str(tmp_path / "man")}  # fmt: skip
+    done = subprocess.run([tools / "pipx", "install", str(released[".whl"])], capture_output=True, text=True,
+                          env=environment, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lives(tmp_path / "bin" / "overlap-exporter", tmp_path)
