@@ -253,11 +253,12 @@ def _around(curve: Curve, lag: Array, reach: float) -> Array:
 def _refined(lags: Array, heights: Array, period: float, alike: float) -> float:
     """The period through the peaks at its multiples as well, as far as they are alike: the mean of more steps."""
     weighed, weight, mean = 0.0, 0.0, period
+    reach = max(1.0, _SAME * period)
     for times in range(1, int(lags[-1] / period) + 1):
-        near = np.flatnonzero(np.abs(lags - times * mean) <= max(1.0, _SAME * period))
-        if len(near) == 0:
+        first, behind = lags.searchsorted(times * mean - reach), lags.searchsorted(times * mean + reach, "right")
+        if first == behind:
             break
-        k = near[np.argmax(heights[near])]
+        k = first + int(heights[first:behind].argmax())
         if heights[k] < 0.6 * alike:
             break
         weighed += times * lags[k] * heights[k]
