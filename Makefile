@@ -46,6 +46,7 @@ golden:
 
 bench:
 	@sh .ci/venv $(VENV) dev
+	@sh .ci/tools prometheus-node-exporter:prometheus-node-exporter
 	@$(BIN)/python -m benchmarks
 
 dashboards:
