@@ -1,0 +1,160 @@
+"""A million reads with churn, from the files to the scrape, on a clock that runs as fast as it can: nothing may grow.
+
+The real network source on a real tree, the reader's rounds, the frames, the session and the exposition, without waiting:
+months of a life in half a minute, as far as the number of events goes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from exporter import announcements
+from exporter.clock import ManualClock
+from exporter.collector import Exposition
+from exporter.model import Record, Snapshot
+from exporter.reader import READERS
+from exporter.reader_outlet import Outlet
+from exporter.reader_rounds import Rounds
+from exporter.session import Session
+from exporter.sources import NetSettings
+from exporter.wire import Decoder
+from tests.sysfs_tree import Node, Tree
+
+CYCLES = int(os.environ.get("OVERLAP_LONG_LIFE_CYCLES", "1000000"))
+CHURN_EVERY_S = 20.0
+STARTED_S = 1000.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """What may not grow."""
+
+    descriptors: int
+    threads: int
+    objects: int
+    memory_mib: float
+    series: int
+
+
+class Life:
+    """Reader and exporter in one process, moved by hand."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.clock = ManualClock(STARTED_S)
+        self._read_fd, write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        page, _ = announcements.create()
+        settings = NetSettings(sysfs_root=tree.sys, procfs_root=tree.proc, network_hertz=100.0)
+        self.rounds = Rounds(
+            READERS["net"][1](), settings, outlet=Outlet(write_fd, self.broken), page=page, clock=self.clock, leave=self.left
+        )
+        self.worker = self.rounds.crew._owner
+        self.decoder = Decoder(STARTED_S, "node", 0.0)
+        self.session = Session((15.0,), 15.0, horizon_s=75.0)
+        self.cycles = 0
+
+    def broken(self) -> None:
+        raise AssertionError("the pipe broke")
+
+    def left(self, status: int) -> None:
+        raise AssertionError(f"the reader left with {status}")
+
+    def step(self) -> None:
+        """One tick of the reader, and what the exporter makes of it."""
+        wake_s = self.rounds.step(self.worker)
+        assert wake_s is not None
+        data = os.read(self._read_fd, 1 << 18) if wake_s else b""
+        for event in self.decoder.feed(data):
+            self.session.take(event)
+            self.cycles += isinstance(event, Record)
+        self.session.advance(self.clock.mono_s() - STARTED_S)
+        self.clock.set(wake_s)
+
+    def exposition(self) -> bytes:
+        now_s = self.clock.mono_s() - STARTED_S
+        history = self.session.history
+        return Exposition.render(Snapshot(
+            now_s, self.clock.wall_s(), self.session.inventory, "serve", history.latest(now_s), self.session.verdicts.analyses,
+            self.session.analyzer.phases, sources=history.health(), quarantined=history.quarantined(),
+            refresh=self.session.analyzer.refresh,
+        )).text  # fmt: skip
+
+    def size(self) -> Size:
+        text = self.exposition().decode()
+        gc.collect()
+        process = psutil.Process()
+        series = [line for line in text.splitlines() if line.startswith("overlap_") and "sensor_refresh" not in line]
+        return Size(
+            process.num_fds(), threading.active_count(), len(gc.get_objects()), process.memory_info().rss / 2**20, len(series)
+        )
+
+
+class Churn:
+    """An interface that is called otherwise each time, a port that is unplugged and comes back, veths by the dozen."""
+
+    def __init__(self, tree: Tree, node: Node, aside: Path) -> None:
+        self._tree, self._aside = tree, aside
+        self._net = tree.root / "sys/class/net"
+        self._port = tree.root / f"sys/{node.port(1).path}/infiniband"
+        self._name = self._net / "eth1"
+        self.turns = 0
+
+    def turn(self) -> None:
+        self.turns += 1
+        fresh = self._net / f"wan{self.turns}"
+        self._name.rename(fresh)
+        self._name = fresh
+        if self._port.exists():
+            self._port.rename(self._aside)
+        else:
+            self._aside.rename(self._port)
+            self._tree.write(str(self._port.relative_to(self._tree.root) / "mlx5_1/ports/1/counters/port_xmit_data"), "0")
+        for k in range(3):
+            old, new = f"veth{3 * self.turns + k - 3}", f"veth{3 * self.turns + k}"
+            if (self._net / old).is_symlink():
+                (self._net / old).unlink()
+            self._tree.link(f"sys/class/net/{new}", "../../devices/virtual/net/veth")
+
+    def restore(self) -> None:
+        if not self._port.exists():
+            self._aside.rename(self._port)
+
+
+@pytest.mark.timeout(600)
+def test_nothing_grows_over_a_million_reads_with_churn(tmp_path: Path) -> None:
+    node = Node(0, 2, 2)
+    tree = node.build(tmp_path / "tree")
+    life, churn = Life(tree), Churn(tree, node, tmp_path / "unplugged")
+    tree.write("sys/devices/virtual/net/veth/statistics/tx_bytes", "1")
+    churn_at_s, sizes = STARTED_S + CHURN_EVERY_S, []
+    for share in (0.3, 0.65, 1.0):
+        while life.cycles < share * CYCLES:
+            life.step()
+            if life.clock.mono_s() >= churn_at_s:
+                churn.turn()
+                churn_at_s += CHURN_EVERY_S
+        churn.restore()
+        settle_s = life.clock.mono_s() + 80.0  # what went is forgotten, what came back is read
+        while life.clock.mono_s() < settle_s:
+            life.step()
+        sizes.append(life.size())
+    first, _, last = sizes
+    print(f"{life.cycles} reads, {churn.turns} turns of churn: {first} -> {last}")
+    assert churn.turns > CYCLES / 20_000
+    assert last.descriptors == first.descriptors
+    assert last.threads == first.threads
+    assert last.series == first.series
+    assert last.objects <= 1.02 * first.objects
+    assert last.memory_mib <= first.memory_mib + 4.0
+    text = life.exposition().decode()
+    assert text.count("overlap_nic_info{") == 4  # eth0, the other under its latest name, an IPoIB interface per port
+    assert f'overlap_nic_info{{device="wan{churn.turns}"' in text
+    reads = next(line for line in text.splitlines() if line.startswith('overlap_source_reads_total{source="nic"}'))
+    assert float(reads.split()[-1]) > 0.3 * CYCLES  # of all interfaces that there ever were
