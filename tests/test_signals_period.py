@@ -84,6 +84,21 @@ def test_of_many_drawn_jobs_hardly_any_gets_a_wrong_period() -> None:
     assert right > 0.97 * answered
 
 
+@pytest.mark.parametrize("hertz", [10.0, 50.0])
+def test_steps_that_are_late_now_and_then_count_in_the_mean_and_pauses_do_not(hertz: float) -> None:
+    rng = np.random.default_rng(4)
+    lengths = 0.95 * rng.normal(1, 0.02, 70) * np.where(rng.uniform(size=70) < 0.2, 1.4, 1.0)
+    ends = np.cumsum(lengths)
+    ends[30:] += 7.0  # a checkpoint
+    traffic = np.zeros(60_000)
+    for end in ends[ends < 60]:
+        traffic[round((end - 0.3) / GRAIN_S) : round(end / GRAIN_S)] = 1
+    lasted = np.diff(ends[ends < 60])
+    mean_s = lasted[lasted < 2].mean()
+    assert mean_s > 1.05 * np.median(lasted)
+    assert period.step_period(*seen(traffic, hertz, rng)) == pytest.approx(mean_s, rel=0.02)
+
+
 @pytest.mark.parametrize("period_s", [0.06, 0.1, 0.12, 0.18, 0.2, 0.25, 0.33])
 def test_a_rhythm_of_less_than_four_polls_is_no_rhythm_of_longer_steps(period_s: float) -> None:
     for seed in range(4):

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.onsets import mean_step
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -74,7 +76,7 @@ class Pattern:
 
 
 def step_period(t: Array, presence: Array) -> float:
-    """The period of the traffic, seconds; the length of a typical step. NaN without one.
+    """The period of the traffic, seconds: the mean length of a step, pauses left out. NaN without one.
 
     t [n] s, ascending, about evenly spaced; presence [n], 0 to 1 (0: nothing flows, 1: the high level of the traffic);
     NaN readings are left out. At least three periods must lie in the readings, and four readings in a period. NaN too
@@ -98,7 +100,8 @@ def step_period(t: Array, presence: Array) -> float:
     even, there = resample(t, x, step_s)
     if there.mean() < _MIN_KNOWN:
         return float("nan")
-    return settle([p for c in curves(even, there) if (p := pattern(c, len(even) / MIN_PERIODS)) is not None]) * step_s
+    period = settle([p for c in curves(even, there) if (p := pattern(c, len(even) / MIN_PERIODS)) is not None])
+    return mean_step(even, period) * step_s if period > 0 else float("nan")
 
 
 def resample(t: Array, x: Array, step_s: float) -> tuple[Array, Mask]:
