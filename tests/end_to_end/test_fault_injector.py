@@ -24,7 +24,7 @@ import pytest
 
 from tests.end_to_end.observed import LONGEST_SCRAPE_S, Metronome
 from tests.end_to_end.processes import Daemon, children, daemon, eventually
-from tests.end_to_end.test_release import post
+from tests.end_to_end.test_release_switch import post
 from tests.machines import Machine, Running, antiphase
 from tests.nvml_library import DRIVER_NOT_LOADED, GPU_IS_LOST, UNINITIALIZED, UNKNOWN
 from tests.sysfs_tree import Node
