@@ -10,6 +10,7 @@ which hide them. Steps differ in length by a few per cent, so likeness fades fro
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -257,14 +258,15 @@ def _refined(lags: Array, heights: Array, period: float, alike: float) -> float:
     """The period through the peaks at its multiples as well, as far as they are alike: the mean of more steps."""
     weighed, weight, mean = 0.0, 0.0, period
     reach = max(1.0, _SAME * period)
-    for times in range(1, int(lags[-1] / period) + 1):
-        first, behind = lags.searchsorted(times * mean - reach), lags.searchsorted(times * mean + reach, "right")
+    at, high = lags.tolist(), heights.tolist()
+    for times in range(1, int(at[-1] / period) + 1):
+        first, behind = bisect_left(at, times * mean - reach), bisect_right(at, times * mean + reach)
         if first == behind:
             break
-        k = first + int(heights[first:behind].argmax())
-        if heights[k] < 0.6 * alike:
+        k = max(range(first, behind), key=high.__getitem__)
+        if high[k] < 0.6 * alike:
             break
-        weighed += times * lags[k] * heights[k]
-        weight += times * times * heights[k]
-        mean = float(weighed / weight)
+        weighed += times * at[k] * high[k]
+        weight += times * times * high[k]
+        mean = weighed / weight
     return mean
