@@ -139,7 +139,8 @@ def _links(x: Labelled) -> Iterator[Row]:
             # NVLink carries the GPU's traffic itself: no other device to name.
             own = link.device_id == link.gpu_id
             device, port = port_labels(link.device_id) if link.device_id in ports else ("" if own else link.device_id, "")
-            yield (*x.gpus[link.gpu_id], device, port, link.path, link.reason), 1.0
+            shared = " shared" if link.path == "rdma" and link.weight < 1.0 else ""  # an interface for TCP always is
+            yield (*x.gpus[link.gpu_id], device, port, link.path, link.reason + shared), 1.0
 
 
 def _gpu_counts(x: Labelled) -> Iterator[Row]:
@@ -190,7 +191,7 @@ _DEVICES = (
     family("overlap_nic_info", "gauge", "device driver kind", _info("nic", attrgetter("driver"), _told("kind")),
            "What is known of the network interface."),
     family("overlap_gpu_link_info", "gauge", "gpu uuid device port path reason", _links,
-           "Which device carries the traffic of which GPU, and why they were paired."),
+           "Which device carries the traffic of which GPU, and why they were paired; shared: with other GPUs."),
     family("overlap_gpu_pod_info", "gauge", "gpu uuid mig_uuid workload_namespace workload_pod workload_container", _pods,
            "Which container of Kubernetes holds the GPU: to be joined on instance and uuid.", origin="pods"),
     family("overlap_gpu_job_info", "gauge", "gpu uuid scheduler job_id", _jobs,

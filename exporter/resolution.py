@@ -7,7 +7,6 @@ of a faster rhythm is an average of compute and communication, and looks like ov
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from exporter.model import Device, OverlapAnalysis
@@ -16,28 +15,27 @@ from exporter.readings import Sensor
 WINDOWS = 4.0  # a rhythm of four averaging windows, or of four refreshes, is resolved
 SLOW_S = 0.5
 _NEARLY = 0.95  # of the resolution: a period is known to a few percent
-_FLAT = 0.7  # of the high traffic: what never falls below may be an average
+_LEFT = 0.7  # of the variance of power is left after averaging over a refresh, where the rhythm is four refreshes long
 _JUDGED = ("overlapped", "partial", "serialized", "stalled")
 
 
 def held_to_sensors(
-    a: OverlapAnalysis, sensor: Sensor, bytes_s: float, step_s: float | None, slowest: Device | None = None
+    a: OverlapAnalysis, sensor: Sensor, bytes_s: float, step_s: float | None, left: float, slowest: Device | None = None
 ) -> OverlapAnalysis:
     """The verdict with the resolution of all sensors; unobservable where the job's rhythm is finer than that.
 
     bytes_s: over how long a stretch bytes mean anything at best (NaN: no bytes); step_s: the step period, None without
-    one. slowest: the port whose counter is that slow, for the reason.
+    one: then slow bytes are held to the rhythm of power, of whose variance `left` is left after averaging over bytes_s.
+    slowest: the port whose counter is that slow, for the reason.
     """
     by_bytes_s = bytes_s if bytes_s >= SLOW_S else 0.0
     resolution_s = WINDOWS * max(sensor.window_s, by_bytes_s)
     a = replace(a, resolution_s=resolution_s)
     if a.state not in _JUDGED or max(sensor.window_s, by_bytes_s) < SLOW_S or a.communication is None:
         return a
+    seen = left / _LEFT if by_bytes_s else 1.0
     if step_s is not None:
         seen = step_s / resolution_s
-    else:  # no rhythm: on slow bytes that hardly vary, one may hide
-        low, high = a.traffic_low_bytes_per_s or 0.0, a.traffic_high_bytes_per_s or math.inf
-        seen = 0.0 if by_bytes_s and low >= _FLAT * high else 1.0
     if seen >= _NEARLY:
         return a
     return replace(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,41 @@ def test_a_reader_process_tells_of_a_machine_what_its_sources_found(
     assert [*gpu_read, *net_read] == sorted(s.name for s in gpus.sources) + sorted(s.name for s in ports.sources)
     assert net_extra == play.net.extra
     assert {k: v for k, v in gpu_extra.items() if k != "detail"} == {k: v for k, v in play.gpus.extra.items() if k != "detail"}
+
+
+def test_a_byte_counter_that_is_too_slow_for_the_job_is_named_with_its_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with played(field_machine("bnxt_old"), tmp_path, monkeypatch) as play:
+        play.open(network_hertz=10.0)
+        play.run(100.0)
+        verdict = next(a for a in play.session.verdicts.analyses if a.window_s == 60.0)
+        findings = {(f.finding, f.gpu_id) for f in play.session.verdicts.findings}
+        measured = {r.id: r.refresh_s for r in play.session.analyzer.refresh if r.quantity == "bytes"}
+    assert verdict.reason == "byte counter of bnxt_re0/1 takes a new value each 1 s: rhythms below 4 s cannot be seen"
+    assert verdict.resolution_s == pytest.approx(4.0)
+    assert (verdict.exposed_low, verdict.exposed) == (0.0, None)
+    assert verdict.exposed_high is not None
+    assert verdict.exposed_high >= 0.4
+    assert {("sensor_too_slow", f"GPU-{k}") for k in range(2)} <= findings
+    assert measured == {f"bnxt_re{k}/1": pytest.approx(1.0, rel=0.2) for k in range(2)}
+
+
+@pytest.mark.parametrize(("name", "period_s", "state"), [
+    ("a10_average", 2.0, "unobservable"), ("a10_average", 3.0, "unobservable"), ("a10_average", 8.0, "serialized"),
+    ("bnxt_old", 2.0, "unobservable"), ("bnxt_old", 8.0, "serialized"), ("bnxt_old", 20.0, "serialized"),
+])  # fmt: skip
+def test_below_four_of_its_windows_a_slow_sensor_gives_no_verdict_and_above_a_true_one(
+    name: str, period_s: float, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = field_machine(name)
+    wave = {"compute_s": 0.6 * period_s, "communication_s": 0.4 * period_s}
+    slower = tuple(replace(b, wave=replace(b.wave, **wave)) for b in machine.boards)
+    with played(replace(machine, boards=slower), tmp_path, monkeypatch) as play:
+        play.open(network_hertz=10.0)
+        play.run(66.0)
+        verdicts = [a for a in play.session.verdicts.analyses if a.window_s == 60.0]
+    for verdict in verdicts:
+        assert verdict.state == state or (state == "serialized" and verdict.state == "partial"), verdict
+        assert (verdict.exposed is None) == (state == "unobservable")
+        assert verdict.exposed is None or verdict.exposed == pytest.approx(0.4, abs=0.06)

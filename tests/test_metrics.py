@@ -338,6 +338,16 @@ def test_a_source_that_never_answered_has_no_last_success() -> None:
     assert values(sourced(down), "overlap_source_interval_seconds") == {}
 
 
+def test_a_port_that_several_gpus_share_is_marked() -> None:
+    full = snapshots.snapshot()
+    first, second = full.inventory.of_kind("gpu")[:2]
+    links = (Link(first.id, "mlx5_0/1", "rdma", "PIX", 0.5), Link(second.id, "mlx5_0/1", "rdma", "PIX", 0.5),
+             Link(second.id, "mlx5_1/1", "rdma", "PIX"))  # fmt: skip
+    found = values(replace(full, inventory=replace(full.inventory, links=links)), "overlap_gpu_link_info")
+    assert [labels[2:] for labels in found] == [
+        ("mlx5_0", "1", "rdma", "PIX shared"), ("mlx5_0", "1", "rdma", "PIX shared"), ("mlx5_1", "1", "rdma", "PIX")]  # fmt: skip
+
+
 def test_every_reason_of_an_error_starts_at_0_and_what_is_not_declared_is_other() -> None:
     node = sourced(
         snapshots.health("gpm/GPU-0", errors={"too_close": 2, "sunspots": 3}),

@@ -13,7 +13,19 @@ import pytest
 
 from exporter.clock import SystemClock, every
 from exporter.model import Device
-from exporter.sources import KEEP, QUARANTINE, REOPEN, RESTART, GpuSettings, Lane, LaneError, Opened, nvml_binding, unannounced
+from exporter.sources import (
+    KEEP,
+    QUARANTINE,
+    REDISCOVER,
+    REOPEN,
+    RESTART,
+    GpuSettings,
+    Lane,
+    LaneError,
+    Opened,
+    nvml_binding,
+    unannounced,
+)
 from exporter.sources.nvml import Session
 from exporter.sources.nvml_calls import decode_value
 from exporter.sources.nvml_pci import count_pci_gpus
@@ -254,6 +266,22 @@ def test_fields_that_moved_are_asked_only_where_the_numbers_of_the_driver_are_kn
     assert node.device().info.get("power_smoothing") == smoothing
     told = {key.split("/")[1] for key in node.read("nvml/GPU-0/slow") if key.startswith("throttled")}
     assert told - {"power_cap", "sw_thermal"} == throttle
+
+
+def test_a_board_that_comes_to_smooth_its_power_is_opened_anew(node: Node) -> None:
+    node.machine.edit(0, arch=10, cc="10.0", smoothing=0)
+    node.open()
+    assert node.device().info["power_smoothing"] == "off"
+    assert node.read("nvml/GPU-0/slow")["power_limit_watts"] == 700.0
+    node.edit(smoothing=-1)  # not answered for once
+    assert node.read("nvml/GPU-0/slow")["power_limit_watts"] == 700.0
+    node.edit(smoothing=1)
+    with pytest.raises(LaneError, match="power_smoothing_changed") as caught:
+        node.read("nvml/GPU-0/slow")
+    assert caught.value.then == REDISCOVER
+    node.open()
+    assert node.device().info["power_smoothing"] == "on"
+    assert node.read("nvml/GPU-0/slow")["power_limit_watts"] == 700.0
 
 
 def test_a_board_that_answers_power_with_zero_has_no_power(node: Node) -> None:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from exporter.clock import Clock
 from exporter.model import Source
+from exporter.sources import REDISCOVER, LaneError
 from exporter.sources.nvml_calls import (
     FUNCTION_NOT_FOUND,
     NAN,
@@ -248,25 +249,36 @@ class SlowLane(_Lane):
     def __init__(
         self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gauges: Gauges,
         answered: Sequence[tuple[str, Callable[[Gauges], tuple[int, float]]]], throttle: Sequence[tuple[int, str]],
+        smoothing: tuple[int, float] | None = None,
     ) -> None:
+        """smoothing: the field that tells whether power is smoothed, and what it told when the GPU was opened."""
         super().__init__(calls, handle, device_id)
         self._gauges = gauges
         self._answered = tuple(read for _, read in answered)
-        self._batch = FieldBatch(calls, [(field, 0) for field, _ in throttle])
+        self._throttles = len(throttle)
+        self._smoothing = smoothing
+        watched = [smoothing[0]] if smoothing is not None else []
+        self._batch = FieldBatch(calls, [(field, 0) for field in (*(field for field, _ in throttle), *watched)])
         keys = [key for key, _ in answered] + [f"throttled_seconds_total/{reason}" for _, reason in throttle]
         self.source = Source(f"nvml/{device_id}/slow", tuple(f"{device_id}/{key}" for key in keys), interval_s)
 
     def read(self) -> Sequence[float]:
-        """All channels; NaN for what was not read."""
+        """All channels; NaN for what was not read. LaneError where the board has come to smooth its power, or ceased to."""
         self._failures.check(self._batch.read(self._handle))
+        if self._smoothing is not None and self._batch.values[-1] not in (self._smoothing[1], *self._unread()):
+            raise LaneError("power_smoothing_changed", REDISCOVER)
         values = []
         for read in self._answered:
             code, value = read(self._gauges)
             if code != OK:
                 self._failures.entry(code)
             values.append(value)
-        values.extend(self._counter(self._batch, i) * 1e-9 for i in range(len(self._batch.codes)))
+        values.extend(self._counter(self._batch, i) * 1e-9 for i in range(self._throttles))
         return values
+
+    def _unread(self) -> tuple[float, ...]:
+        """The last entry of the batch, where it was not answered this time."""
+        return (self._batch.values[-1],) if self._batch.codes[-1] != OK else ()
 
 
 def open_slow_lane(
@@ -275,10 +287,13 @@ def open_slow_lane(
 ) -> SlowLane:
     """Ask the board what it answers, and make the lane that reads just that. renumbered: field ids of this driver."""
     throttle = (*THROTTLE_FIELDS, *((renumbered[name], name) for name in THROTTLE_RENUMBERED if name in renumbered))
-    answers = probe_fields(calls, handle, tuple((field, 0) for field, _ in throttle))
+    smoothing = renumbered.get("power_smoothing")
+    asked = (*(field for field, _ in throttle), *((smoothing,) if smoothing is not None else ()))
+    answers = probe_fields(calls, handle, tuple((field, 0) for field in asked))
     gauges = Gauges(calls, handle, gate)
     return SlowLane(
         calls, handle, device_id, interval_s=interval_s, gauges=gauges,
         answered=[(key, read) for key, read in _GAUGES if read(gauges)[0] not in PERMANENT],
-        throttle=[pair for pair, answer in zip(throttle, answers, strict=True) if answer is not None],
+        throttle=[pair for pair, answer in zip(throttle, answers, strict=False) if answer is not None],
+        smoothing=(smoothing, answers[-1]) if smoothing is not None and answers[-1] is not None else None,
     )  # fmt: skip
