@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
 from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
-from exporter.resolution import held_to_sensors
+from exporter.resolution import SLOW_S, held_to_sensors
 from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
 from exporter.signals import period, rates, sensor
+from exporter.signals.observability import survival
 from exporter.verdict import shared_devices, verdict
 
 Array = NDArray[np.float64]
@@ -191,7 +192,9 @@ class Analyzer:
                 (d for k in inventory.links if k.gpu_id == gpu.id for d in inventory.devices if d.id == k.device_id),
                 key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None,
             )
-            a = held_to_sensors(a, readings.sensors[g], float(readings.fine_length_s[g]), steps_s[g], slowest)
+            bytes_s, poll_s = float(readings.fine_length_s[g]), float(readings.step_s[g])
+            left = survival(shares.power[g], poll_s, poll_s, bytes_s) if bytes_s >= SLOW_S else 1.0
+            a = held_to_sensors(a, readings.sensors[g], bytes_s, steps_s[g], left, slowest)
             out.append(replace(a, step_period_s=steps_s[g]) if known else a)
         return out
 
