@@ -77,12 +77,12 @@ class Life:
         self.session.advance(self.clock.mono_s() - STARTED_S)
         self.clock.set(wake_s)
 
-    def exposition(self) -> bytes:
+    def exposition(self, wall_jump_s: float = 0.0) -> bytes:
         now_s = self.clock.mono_s() - STARTED_S
         history = self.session.history
         return Exposition.render(Snapshot(
-            now_s, self.clock.wall_s(), self.session.inventory, "serve", history.latest(now_s), self.session.verdicts.analyses,
-            self.session.analyzer.phases, sources=history.health(), quarantined=history.quarantined(),
+            now_s, self.clock.wall_s() + wall_jump_s, self.session.inventory, "serve", history.latest(now_s),
+            self.session.verdicts.analyses, self.session.analyzer.phases, sources=history.health(), quarantined=history.quarantined(),
             refresh=self.session.analyzer.refresh,
         )).text  # fmt: skip
 
@@ -158,3 +158,20 @@ def test_nothing_grows_over_a_million_reads_with_churn(tmp_path: Path) -> None:
     assert f'overlap_nic_info{{device="wan{churn.turns}"' in text
     reads = next(line for line in text.splitlines() if line.startswith('overlap_source_reads_total{source="nic"}'))
     assert float(reads.split()[-1]) > 0.3 * CYCLES  # of all interfaces that there ever were
+
+
+def test_a_jump_of_the_wall_clock_moves_time_stamps_and_nothing_else(tmp_path: Path) -> None:
+    life = Life(Node(0, 2, 1).build(tmp_path / "tree"))
+    while life.clock.mono_s() < STARTED_S + 20.0:
+        life.step()
+    for jump_s in (-86400.0, 3600.0):
+        before, after = (own_samples(life.exposition(jump)) for jump in (0.0, jump_s))
+        assert before.keys() == after.keys()
+        moved = {name for name in before if before[name] != after[name]}
+        assert moved == {name for name in before if name.startswith("overlap_source_last_success_timestamp_seconds")} != set()
+        assert {round(after[name] - before[name]) for name in moved} == {jump_s}
+
+
+def own_samples(text: bytes) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in text.decode().splitlines() if line.startswith("overlap_"))
+    return {name: float(value) for name, _, value in lines}
