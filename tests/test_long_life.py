@@ -82,8 +82,8 @@ class Life:
         history = self.session.history
         return Exposition.render(Snapshot(
             now_s, self.clock.wall_s() + wall_jump_s, self.session.inventory, "serve", history.latest(now_s),
-            self.session.verdicts.analyses, self.session.analyzer.phases, sources=history.health(), quarantined=history.quarantined(),
-            refresh=self.session.analyzer.refresh,
+            self.session.verdicts.analyses, self.session.analyzer.phases, sources=history.health(),
+            quarantined=history.quarantined(), refresh=self.session.analyzer.refresh,
         )).text  # fmt: skip
 
     def size(self) -> Size:
