@@ -87,7 +87,7 @@ def test_of_many_drawn_jobs_hardly_any_gets_a_wrong_period() -> None:
 @pytest.mark.parametrize("hertz", [10.0, 50.0])
 def test_steps_that_are_late_now_and_then_count_in_the_mean_and_pauses_do_not(hertz: float) -> None:
     rng = np.random.default_rng(4)
-    lengths = 0.95 * rng.normal(1, 0.02, 70) * np.where(rng.uniform(size=70) < 0.2, 1.4, 1.0)
+    lengths = 0.95 * rng.normal(1, 0.01, 70) * np.where(np.arange(70) % 9 == 8, 1.4, 1.0)
     ends = np.cumsum(lengths)
     ends[30:] += 7.0  # a checkpoint
     traffic = np.zeros(60_000)
@@ -95,7 +95,7 @@ def test_steps_that_are_late_now_and_then_count_in_the_mean_and_pauses_do_not(he
         traffic[round((end - 0.3) / GRAIN_S) : round(end / GRAIN_S)] = 1
     lasted = np.diff(ends[ends < 60])
     mean_s = lasted[lasted < 2].mean()
-    assert mean_s > 1.05 * np.median(lasted)
+    assert mean_s > 1.03 * np.median(lasted)
     assert period.step_period(*seen(traffic, hertz, rng)) == pytest.approx(mean_s, rel=0.02)
 
 
