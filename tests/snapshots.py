@@ -12,6 +12,8 @@ from exporter.model import (
     Device,
     Evidence,
     Finding,
+    GpuJob,
+    GpuPod,
     Inventory,
     Link,
     OverlapAnalysis,
@@ -316,6 +318,8 @@ def fullest() -> Snapshot:
         ),
         refresh=(*full.refresh, *(SensorRefresh("gpu", f"GPU-{i}", "bytes", 0.1) for i in range(GPUS))),
         gone=(Device("gpu", "GPU-8", 8, ""),),
+        pods=tuple(GpuPod(f"GPU-{i}", "research", "llama-0", "train") for i in range(GPUS)),
+        jobs=tuple(GpuJob(f"GPU-{i}", "slurm", "4711") for i in range(GPUS)),
     )
 
 

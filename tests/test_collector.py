@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.collector import OPENMETRICS_TYPE, TEXT_TYPE, Exposition, blocks, negotiate
+from exporter.collector import OPENMETRICS_TYPE, TEXT_TYPE, Exposition, SnapshotCollector, negotiate
 from exporter.metrics import FAMILIES
 from tests import snapshots
 
@@ -50,6 +52,18 @@ def test_both_forms_hold_the_same_series_and_values() -> None:
     assert len(ours) > 900
 
 
+@pytest.mark.parametrize(("content_type", "generate"), [(TEXT_TYPE, generate_latest), (OPENMETRICS_TYPE, generate_openmetrics)])
+def test_what_is_kept_from_the_snapshot_before_changes_no_byte(content_type: str, generate) -> None:
+    snapshot = snapshots.fullest()
+    for t_s in (snapshot.t_s, snapshot.t_s + 1.0):
+        now = replace(snapshot, t_s=t_s, wall_s=snapshot.wall_s + t_s, transport="tcp" if t_s > snapshot.t_s else "rdma")
+        whole = generate(SnapshotCollector(now))
+        ours = Exposition.render(now).body(content_type)
+        assert [line for line in ours.splitlines() if not line.startswith(b"process_")] == [
+            line for line in whole.splitlines() if not line.startswith(b"process_")
+        ]
+
+
 def test_no_series_of_creation_times_is_made() -> None:
     exposition = Exposition.render(snapshots.fullest())
     assert b"_created" not in exposition.text + exposition.openmetrics
@@ -79,7 +93,7 @@ def test_the_main_process_speaks_of_itself() -> None:
 
 def test_families_without_samples_are_not_even_named() -> None:
     bare = replace(snapshots.snapshot(), findings=(), pci_gpus=None, nvml_gpus=None)
-    names = {block.name for block in blocks(bare)}
+    names = {family.name for family, _ in SnapshotCollector(bare).families}
     assert "overlap_state" in names
     assert not names & {"overlap_finding", "overlap_gpus", "overlap_gpu_xid_errors_total"}
 
