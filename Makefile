@@ -1,13 +1,14 @@
-# make demo | test | lint | golden | bench | pictures | lock | pythons. Each sets up what it needs.
+# make demo | stack | test | lint | golden | bench | pictures | lock | pythons. Each sets up what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 9777
 export PYTHON
 
-.PHONY: help demo test lint golden bench pictures lock pythons clean
+.PHONY: help demo stack test lint golden bench pictures lock pythons clean
 help:
 	@echo "make demo      a simulated 8-GPU node at http://localhost:$(PORT)/ (PORT=... for another port)"
+	@echo "make stack     the same with Prometheus, the shipped rules and Alertmanager, until an alert arrives and on"
 	@echo "make test      set up, lint and run all tests"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make golden    rewrite the golden files, to be read as a diff"
@@ -20,6 +21,12 @@ help:
 demo:
 	@sh .ci/venv $(VENV)
 	@sh .ci/demo $(BIN) $(PORT)
+
+# Also once, as a check: make stack STACK='--speed 2 --until-alert'
+stack:
+	@sh .ci/venv $(VENV)
+	@ONLY='prometheus prometheus-alertmanager' sh .ci/tools
+	@$(BIN)/python -m deploy.stack --port $(PORT) $(STACK)
 
 test:
 	@sh .ci/venv $(VENV) dev

@@ -1,1 +1,0 @@
-"""Manifests for Kubernetes. Python here only generates lists that are committed."""
