@@ -91,18 +91,19 @@ def picture_json(series: Series, snapshot: Snapshot, gpu: Device, seconds: float
     """Phases, scatter and folded step of the minute of the verdict; with `seconds` phases of as long as that.
 
     readings: t_s, watts, bytes_per_s and presence of each power reading, and `phases` with a letter for each of them
-    (PHASE_LETTERS). fold is None where nothing repeats that the sensors resolve.
+    (PHASE_LETTERS). middle_*: where the quadrants meet; None where levels say nothing. fold is None where nothing repeats that the sensors resolve.
     """
     window_s = snapshot.verdict_window_s
     analysis = verdict_of(snapshot, gpu)
     found = readings_of(series, snapshot, gpu, analysis, snapshot.t_s, max(window_s, min(seconds or window_s, LONGEST_S)))
+    judged = analysis is not None and analysis.state not in ("idle", "no_data", "unobservable")
     dots = slice(max(0, len(found.t) - _MOST_DOTS), None) if seconds is None else slice(None)
     return {
         "at_s": snapshot.t_s,
         "path": found.path,
         "lag_s": round(found.lag_s, 3),
-        "middle_watts": _finite(found.middle_watts, 1),
-        "middle_bytes_per_s": _finite(found.middle_bytes_per_s, 0),
+        "middle_watts": _finite(found.middle_watts, 1) if judged else None,
+        "middle_bytes_per_s": _finite(found.middle_bytes_per_s, 0) if judged else None,
         "readings": {
             "t_s": numbers(found.t[dots], 3), "watts": numbers(found.watts[dots], 0),
             "bytes_per_s": numbers(found.bytes_per_s[dots], -6), "phases": found.phases[dots],

@@ -21,7 +21,7 @@ from exporter.scope import sparks_json
 from exporter.watches import Watches
 
 _HEARTBEAT_S = 5.0
-_SPARK_S, _SPARK_POINTS = 30.0, 60
+_SPARK_S, _SPARK_POINTS = 6.0, 60  # a point per reading of power
 WAITING = b": waiting\n\n"  # a comment, which browsers pass over: shows that we are still there
 
 
