@@ -21,8 +21,9 @@ from rich.table import Table
 from exporter import __version__
 from exporter.clock import SystemClock
 from exporter.config import Config
-from exporter.doctor_checks import CHECKS, FAIL, Facts, Verdict
+from exporter.doctor_checks import CHECKS
 from exporter.doctor_look import look_around, watch
+from exporter.doctor_verdict import FAIL, Facts, Verdict
 
 DEFAULT_S = 10.0
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

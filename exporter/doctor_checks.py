@@ -6,46 +6,15 @@ asked for; "warn" is something that costs a part of the answers. Nothing here re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from exporter.config import Config
-from exporter.doctor_look import Seen, Surroundings
+from exporter import doctor_gpus
+from exporter.doctor_verdict import FAIL, OK, WARN, Check, Facts, Verdict
 from exporter.meanings import TRANSPORT_REASONS, TRANSPORTS
-from exporter.model import Device
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 _SLOW_START_S = 3.0
 _MISSED_SHARE = 0.05  # of the ticks
 _DEAR_SHARE = 0.02  # of a device's time, as the readers have it
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """All that the checks look at. `problems`: why the configuration file was not taken."""
-
-    config: Config
-    problems: tuple[str, ...]
-    around: Surroundings
-    seen: Seen
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One line of the answer. `do` is empty where nothing is to be done."""
-
-    status: str  # ok, warn, fail
-    saw: str
-    do: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A row of the table below."""
-
-    name: str
-    looks_at: str
-    judge: Callable[[Facts], Iterable[Verdict]]
 
 
 # --- settings and surroundings --------------------------------------------------------------------------------------
@@ -105,88 +74,6 @@ def _container(facts: Facts) -> Iterator[Verdict]:
                       "set NVIDIA_DRIVER_CAPABILITIES=utility for this container")  # fmt: skip
     else:
         yield Verdict(OK, f"in a container ({around.container})" + (f"; {told}" if told else ""))
-
-
-# --- GPUs -----------------------------------------------------------------------------------------------------------
-
-_RUNTIME = "in a container: the runtime class of the NVIDIA container toolkit, NVIDIA_VISIBLE_DEVICES=all"
-# Why NVML as a whole gave nothing -> what to do.
-_NVML_REMEDIES = {
-    "library_not_found": f"install the NVIDIA driver, or name the library with --nvml.library; {_RUNTIME}",
-    "binding_not_installed": "pip install nvidia-ml-py",
-    "driver_not_loaded": "load the driver (modprobe nvidia); it is read as soon as it is there",
-    "library_driver_mismatch": "the driver was upgraded under the library: reboot or reload the driver; "
-                               "restart the container, whose library is that of the old driver",
-    "no_gpus": f"a driver without GPUs: see `dmesg | grep -i nvrm`; {_RUNTIME}",
-    "no_permission": "run as a user that may open /dev/nvidia* for reading and writing",
-    "unknown_error": "in a container: its rights to /dev/nvidia* were lost (systemctl daemon-reload does that): restart it",
-    "library_hangs": "the driver does not answer: see `dmesg | grep -iE 'xid|nvrm'`; a reboot is likely to be needed",
-    "devices_hang": "three GPUs hang in the driver: see `dmesg | grep -iE 'xid|nvrm'`",
-}  # fmt: skip
-_DEVICE_REMEDIES = {
-    "hang": "see `dmesg | grep -iE 'xid|nvrm'`; reset the GPU once no job uses it, or reboot",
-    "crash": "the driver's library crashes on this GPU: report it with the driver's version; the others are read",
-    "gpu_lost": "it fell off the bus (XID 79): reboot the node; if it comes again, have the board looked at",
-    "reset_required": "nvidia-smi --gpu-reset -i INDEX once no job uses it",
-    "insufficient_power": "connect its power cables",
-}
-
-
-def _nvml(facts: Facts) -> Iterator[Verdict]:
-    seen, around = facts.seen, facts.around
-    gpus, reason = seen.inventory.of_kind("gpu"), seen.reason("nvml")
-    versions = sorted({d.info.get("driver_version", "") for d in gpus} - {""})
-    closed = [name for name, opens in around.device_files.items() if not opens]
-    pci = seen.told.get("pci_gpus")
-    if reason is None and gpus:
-        yield Verdict(OK, f"{len(gpus)} GPUs, driver {', '.join(versions) or 'unknown'}")
-        return
-    yield Verdict(FAIL, f"no GPU can be read: {reason or 'the reader of GPUs said nothing'}"
-                  + (f" ({detail})" if (detail := seen.told.get("detail")) else ""),
-                  _NVML_REMEDIES.get(reason or "", "see the log of `overlap-exporter serve --log.level debug`"))  # fmt: skip
-    yield Verdict(WARN, f"display functions on the PCI bus: {'not known' if pci is None else pci}; kernel driver: "
-                  f"{around.driver or 'not loaded, or not visible here'}; device files: "
-                  f"{', '.join(around.device_files) or 'none'}")  # fmt: skip
-    if closed:
-        yield Verdict(FAIL, f"user {around.user_id} may not open {', '.join(closed)}", _NVML_REMEDIES["no_permission"])
-
-
-def _counts(facts: Facts) -> Iterator[Verdict]:
-    pci, nvml = facts.seen.told.get("pci_gpus"), facts.seen.told.get("nvml_gpus")
-    if pci is None or nvml is None:
-        return
-    if pci > nvml:
-        yield Verdict(WARN, f"{pci} on the PCI bus, {nvml} in NVML",
-                      "a GPU has failed, is bound to another driver (vfio), or is not shown to this container")  # fmt: skip
-    else:
-        yield Verdict(OK, f"{pci} on the PCI bus, {nvml} in NVML")
-
-
-def _gpus(facts: Facts) -> Iterator[Verdict]:
-    alone = {q.id: q.reason or "" for q in facts.seen.quarantined if q.kind == "gpu"}
-    for gpu in facts.seen.inventory.of_kind("gpu"):
-        if gpu.id in alone:
-            yield Verdict(FAIL, f"{_name(gpu)} is left alone: {alone[gpu.id]}",
-                          _DEVICE_REMEDIES.get(alone[gpu.id], "see the log of the driver"))  # fmt: skip
-        else:
-            yield _power(facts, gpu)
-
-
-def _power(facts: Facts, gpu: Device) -> Verdict:
-    mig = " (MIG: power of the whole board, no utilisation)" if gpu.info.get("mig") == "1" else ""
-    told = f"{_name(gpu)}: power from {gpu.power_source or 'nowhere'}{mig}"
-    if f"{gpu.id}/power_watts" in facts.seen.silent or gpu.power_source is None:
-        return Verdict(FAIL, f"{told}, and no reading of it", "there is no verdict without power: a vGPU, or an old driver?")
-    if gpu.power_source == "average":
-        return Verdict(WARN, f"{told}, which is a mean over a second", "steps shorter than two seconds cannot be judged; "
-                       "a driver from R525 on gives momentary power")  # fmt: skip
-    if gpu.power_source == "module":
-        return Verdict(WARN, f"{told}, which has the CPU in it", "the rhythm is judged, levels are those of the module")
-    return Verdict(WARN if mig else OK, told, "a verdict is for the board, if one job owns it" if mig else "")
-
-
-def _name(gpu: Device) -> str:
-    return f"{gpu.id} ({gpu.name})" if gpu.name else gpu.id
 
 
 # --- network and host -----------------------------------------------------------------------------------------------
@@ -335,9 +222,9 @@ CHECKS: tuple[Check, ...] = (
     Check("container", "whether this is a container, and what it is shown of the GPUs", _container),
     Check("required", "what the settings require", _required),
     Check("readers", "whether both readers answer, and how soon", _readers),
-    Check("nvml", "library, driver, device files", _nvml),
-    Check("gpu count", "GPUs on the PCI bus against those of NVML", _counts),
-    Check("gpu", "where the power of each GPU comes from", _gpus),
+    Check("nvml", "library, driver, device files", doctor_gpus.nvml),
+    Check("gpu count", "GPUs on the PCI bus against those of NVML", doctor_gpus.counts),
+    Check("gpu", "where the power of each GPU comes from", doctor_gpus.gpus),
     Check("rdma", "the ports, and where their bytes come from", _rdma),
     Check("nic", "the network interfaces", _interfaces),
     Check("others", "host, pods and jobs", _others),

@@ -20,8 +20,9 @@ import pytest
 from exporter import doctor_look
 from exporter.config import Config
 from exporter.doctor import answer, judge
-from exporter.doctor_checks import CHECKS, Facts
+from exporter.doctor_checks import CHECKS
 from exporter.doctor_look import Cost, Seen, Sensor, Surroundings, look_around
+from exporter.doctor_verdict import Facts
 from exporter.model import Device, Inventory, Link, Quarantine, Source, SourceHealth, TransportVerdict
 from tests.end_to_end.processes import EXPORTER
 from tests.machines import Machine

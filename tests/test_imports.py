@@ -24,7 +24,7 @@ DEVICES = ("sources/nvml sources/nvml_binding sources/nvml_calls sources/nvml_ev
            "sources/topology sources/ethtool sources/files sources/sysfs")  # fmt: skip
 SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
               "sources/jobs sources/job_levels")  # fmt: skip
-JUDGING = "analysis resolution readings memories shares verdict"
+JUDGING = "analysis resolution readings memories shares verdict routes mixtures resolved traffic"
 READER = "reader reader_crew reader_ledger reader_outlet reader_rounds reader_turns"
 SUPERVISOR = "supervisor supervisor_child supervisor_reader"
 WEB = "server answer endpoints loopback stream watches api connections credentials listening web_config"
@@ -33,7 +33,7 @@ WEB = "server answer endpoints loopback stream watches api connections credentia
 RULES = {
     "__init__ signals": "",
     "__main__": "cli",
-    "cli app offline live daemon session recorder doctor doctor_look doctor_checks": "*",
+    "cli app offline live daemon session recorder doctor doctor_look doctor_checks doctor_gpus doctor_verdict": "*",
     "model clock quantities advice": "",
     "wire history channels pairing": "model",
     "kubelet jobs": "model",
