@@ -50,6 +50,8 @@ class Flow:
     unknown: Array
     interval_s: float  # the shortest over which the bytes mean anything: a poll, or a refresh of a slower counter
     floor_bytes_per_s: float
+    line_bytes_per_s: float  # NaN where it is not known
+    pairs: NDArray[np.intp]  # first of two reads a few milliseconds apart; none where the counter is slower than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,14 @@ class Readings:
     fine: Array  # [f, g, m] bytes/s
     fine_step_s: Array  # [g]
     fine_length_s: Array  # [g]
+    pair_t: Array  # [g, k] s, middle of two reads a few milliseconds apart
+    pair: Array  # [f, g, k] bytes/s between them
+    tile_t: Array  # [g, q] s, end of the stretch over which GPM averaged
+    kernel_busy: Array  # [g, q] ratio
+    sm_activity: Array  # [g, q] ratio
+    tile_traffic: Array  # [f, g, q] bytes/s over the same stretch
     floor: Array  # [f, g] bytes/s below which a fabric is silent; NaN where the GPU has no such fabric
+    line: Array  # [f, g] bytes/s that a fabric can carry one way; NaN where that is not known
     silent: tuple[tuple[str, ...], ...]  # per GPU: linked devices that gave no bytes in both directions
 
 
@@ -103,15 +112,12 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
             t, sent, received = t[kept] - interval_s / 2, sent[kept], received[kept]
             longest_s = math.inf if whole else max(longest_s, 3.0 * slow_s)
         done, unknown = rates.flow(t, sent, received, longest_s)
-        floor = floor_of(devices.get(device_id), path)
-        flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), floor)
+        slow = counter.stale or slow_s > interval_s
+        pairs = np.empty(0, dtype=np.intp) if slow else rates.pairs(t, interval_s)
+        device = devices.get(device_id)
+        line = math.nan if device is None or path == "nvlink" else device.rate_bytes_per_s or math.nan
+        flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), floor_of(device, path), line, pairs)
     return flows
-
-
-def floor_of(device: Device | None, path: str) -> float:
-    """Bytes per second below which a device carries no communication: a share of its line rate where that is known."""
-    rate = None if device is None or path == "nvlink" else device.rate_bytes_per_s
-    return levels.FLOOR_OF_LINE_RATE * rate if rate else levels.FLOOR_BYTES_PER_S
 
 
 def known_refresh(device: Device | None) -> float:
@@ -125,6 +131,12 @@ def known_refresh(device: Device | None) -> float:
         return float(told) if told else math.nan
     except ValueError:
         return math.nan
+
+
+def floor_of(device: Device | None, path: str) -> float:
+    """Bytes per second below which a device carries no communication: a share of its line rate where that is known."""
+    rate = None if device is None or path == "nvlink" else device.rate_bytes_per_s
+    return levels.FLOOR_OF_LINE_RATE * rate if rate else levels.FLOOR_BYTES_PER_S
 
 
 def power_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple[Array, Array, Array]:
@@ -148,10 +160,11 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
     flows = flows_of(series, inventory, start_s, end_s, counters)
     gpus = inventory.of_kind("gpu")
     paths = [p for p in PATHS if any(link.path == p for link in inventory.links)]
-    rows: dict[str, list[Array]] = {key: [] for key in ("t", "power", "utilization", "fine_t")}
-    traffic: list[list[Array]] = [[] for _ in paths]
-    fine: list[list[Array]] = [[] for _ in paths]
-    floor = np.full((len(paths), len(gpus)), np.nan)
+    rows: dict[str, list[Array]] = {key: [] for key in (
+        "t", "power", "utilization", "fine_t", "pair_t", "tile_t", "kernel_busy", "sm_activity")}  # fmt: skip
+    by_path: dict[str, list[list[Array]]] = {key: [[] for _ in paths] for key in (
+        "traffic", "fine", "pair", "tile_traffic")}  # fmt: skip
+    floor, line = (np.full((len(paths), len(gpus)), np.nan) for _ in range(2))
     step_s, fine_step_s, fine_length_s = (np.full(len(gpus), np.nan) for _ in range(3))
     silent: list[tuple[str, ...]] = []
     for g, gpu in enumerate(gpus):
@@ -168,22 +181,72 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
         step_s[g] = rates.poll_interval(t)
         begin, end, length_s, every_s = _fine_grid([f for of_path in mine.values() for f in of_path])
         fine_step_s[g], fine_length_s[g] = every_s, length_s
-        for key, row in (("t", t), ("power", power), ("utilization", busy), ("fine_t", (begin + end) / 2)):
+        pair_begin, pair_end = _pair_times([f for of_path in mine.values() for f in of_path])
+        tile_t, kernel_busy, sm_activity = activity_of(series, gpu, start_s, end_s)
+        for key, row in (
+            ("t", t), ("power", power), ("utilization", busy), ("fine_t", (begin + end) / 2),
+            ("pair_t", (pair_begin + pair_end) / 2), ("tile_t", tile_t[1:]), ("kernel_busy", kernel_busy[1:]),
+            ("sm_activity", sm_activity[1:]),
+        ):  # fmt: skip
             rows[key].append(row)
         for f, path in enumerate(paths):
-            traffic[f].append(sum((_beside(flow, t, age_s, sensor.window_s) for flow in mine[path]), np.zeros(len(t))))
-            fine[f].append(sum((_within(flow, begin, end, length_s) for flow in mine[path]), np.zeros(len(begin))))
+            for key, of_flows, count in (
+                ("traffic", [_beside(flow, t, age_s, sensor.window_s) for flow in mine[path]], len(t)),
+                ("fine", [_within(flow, begin, end, length_s) for flow in mine[path]], len(begin)),
+                ("pair", [_at_pairs(flow, pair_begin, pair_end) for flow in mine[path]], len(pair_begin)),
+                ("tile_traffic", [_between(flow, tile_t) for flow in mine[path]], max(len(tile_t) - 1, 0)),
+            ):
+                by_path[key][f].append(sum(of_flows, np.zeros(count)))
             if mine[path]:
                 floor[f, g] = sum(flow.floor_bytes_per_s for flow in mine[path])
+                line[f, g] = sum(flow.line_bytes_per_s for flow in mine[path])
     stacked = {key: alignment.stack(of_key) for key, of_key in rows.items()}
-    shape, fine_shape = stacked["t"].shape, stacked["fine_t"].shape
+    width = {"traffic": "t", "fine": "fine_t", "pair": "pair_t", "tile_traffic": "tile_t"}
+    for key, of_paths in by_path.items():
+        shape = (len(paths), *stacked[width[key]].shape)
+        stacked[key] = np.array([alignment.stack(r) for r in of_paths]).reshape(shape)
     return Readings(
-        gpus=gpus, t=stacked["t"], power=stacked["power"], utilization=stacked["utilization"],
-        traffic=np.array([alignment.stack(r) for r in traffic]).reshape(len(paths), *shape),
-        step_s=step_s, sensors=tuple(sensors[gpu.id] for gpu in gpus), fine_t=stacked["fine_t"],
-        fine=np.array([alignment.stack(r) for r in fine]).reshape(len(paths), *fine_shape),
-        fine_step_s=fine_step_s, fine_length_s=fine_length_s, floor=floor, silent=tuple(silent),
+        gpus=gpus, step_s=step_s, sensors=tuple(sensors[gpu.id] for gpu in gpus), fine_step_s=fine_step_s,
+        fine_length_s=fine_length_s, floor=floor, line=line, silent=tuple(silent), **stacked,
     )  # fmt: skip
+
+
+def activity_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tuple[Array, Array, Array]:
+    """Times, kernel-busy share and SM activity of one GPU as GPM gives them: means since the read before."""
+    t, kernel_busy = series.series(f"{gpu.id}/kernel_busy_ratio", start_s, end_s)
+    t_active, sm_activity = series.series(f"{gpu.id}/sm_utilization_ratio", start_s, end_s)
+    if len(t) < 2 or (t is not t_active and not np.array_equal(t, t_active)):
+        return np.empty(0), np.empty(0), np.empty(0)
+    known = ~(np.isnan(kernel_busy) | np.isnan(sm_activity))
+    return t[known], kernel_busy[known], sm_activity[known]
+
+
+def _pair_times(flows: list[Flow]) -> tuple[Array, Array]:
+    """Begin and end [k] of the pairs of the device that has most; empty where one device has none."""
+    if not flows or not all(len(flow.pairs) for flow in flows):
+        return np.empty(0), np.empty(0)
+    most = max(flows, key=lambda flow: len(flow.pairs))
+    return most.t[most.pairs], most.t[most.pairs + 1]
+
+
+def _at_pairs(flow: Flow, begin: Array, end: Array) -> Array:
+    """Rate in the flow's own pair next to each of these; NaN where it has none within half a poll."""
+    if len(begin) == 0:
+        return np.empty(0)
+    own = (flow.t[flow.pairs] + flow.t[flow.pairs + 1]) / 2
+    middle = (begin + end) / 2
+    near = np.clip(np.searchsorted(own, middle), 1, max(len(own) - 1, 1))
+    near -= middle - own[near - 1] < own[np.minimum(near, len(own) - 1)] - middle
+    near = np.minimum(near, len(own) - 1)
+    first = flow.pairs[near]
+    rate = (flow.done[first + 1] - flow.done[first]) / (flow.t[first + 1] - flow.t[first])
+    missing = (np.abs(own[near] - middle) > flow.interval_s / 2) | (flow.unknown[first + 1] > flow.unknown[first])
+    return np.where(missing, np.nan, rate)
+
+
+def _between(flow: Flow, t: Array) -> Array:
+    """Rate from each of these times to the next."""
+    return rates.rate_between(flow.t, flow.done, flow.unknown, t[:-1], t[1:])
 
 
 def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter import routes
 from exporter.readings import Readings
 from exporter.signals import correlation, levels, observability, overlap
+from exporter.traffic import Bytes, traffic_of
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -45,8 +47,10 @@ class Shares:
     correlation: Array
     anticorrelation: Array
     observability: Array
+    resolved: Array  # 0 to 1: how far a resolved rhythm, not bounds on mixtures, gave the answer
     modulated: Mask
-    raw_exposed: Array  # before the cap by time without a kernel
+    window_s: Array  # of the power sensor
+    raw_exposed: Array  # of lack and tau, reading by reading
     raw_tau: Array
     compute_watts: Array  # high level of this window alone
     power_low: Array  # level, W
@@ -107,7 +111,7 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     running = np.count_nonzero(run, axis=-1) / np.maximum(count, 1)
     power = np.where(run, power, np.nan)
     traffic = np.where(run, readings.traffic[..., n:], np.nan)
-    fine = _fine(readings, idle, t, start_s, end_s)
+    fine = _inside(readings.fine, readings.fine_t, idle, t, start_s, end_s)
 
     low, high = levels.traffic_levels(fine)
     loud = _loud(readings, power, traffic, high)
@@ -118,40 +122,50 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     has_traffic = has_fabric & (known >= MIN_COVERAGE * np.count_nonzero(run, axis=-1)) & (known > 0)
     tau = np.where(has_traffic[:, None], tau, np.nan)
 
-    with np.errstate(invalid="ignore"):
-        on: Mask = np.asarray(scaled > overlap.ON)
-    p_low, p_high = levels.power_levels(power, on & has_traffic[:, None], remembered)
-    lack = levels.deficit(power, p_low, p_high)
-    paired = np.where(has_traffic[:, None] & np.isnan(tau), np.nan, lack)
-    noncompute = overlap.mean(paired)
-    raw_x = overlap.exposed(paired, tau)
-    bound_low, bound_high = overlap.exposed_bounds(paired, tau, readings.step_s)
-    utilization = overlap.mean(np.where(run, busy, np.nan))
-    r = correlation.pearson(power, scaled_flow(traffic, high, loud))
-    likely_x = overlap.settle(raw_x, bound_high, r)
-    given_x, given_low = np.where(has_traffic, likely_x, 0.0), np.where(has_traffic, bound_low, 0.0)
-    x, stall, wait = overlap.split(given_x, given_low, noncompute, utilization)
-    x = np.where(has_traffic, x, np.nan)
+    window_of = np.array([s.window_s for s in readings.sensors])
+    beside, flow = scaled_flow(traffic, high, loud), scaled_flow(fine, high, loud)
+    r = correlation.pearson(power, beside)
     fine_scaled = _loudest(levels.presence(fine, low, high), loud)
-    fine_tau = levels.soft_presence(fine_scaled)
-    raw_c = overlap.communication(fine_scaled, fine_tau, readings.fine_step_s, readings.fine_length_s)
-    c = np.fmax(raw_c, x)
+    pair, tile_traffic, busy_tiles, active_tiles = (
+        _inside(x, t_of, idle, t, start_s, end_s)
+        for x, t_of in ((readings.pair, readings.pair_t),
+                        (readings.tile_traffic, readings.tile_t), (readings.kernel_busy, readings.tile_t),
+                        (readings.sm_activity, readings.tile_t))
+    )  # fmt: skip
+    seen_bytes = Bytes(beside=traffic, fine=fine, pair=pair, tiles=tile_traffic, line=readings.line, loud=loud,
+                       step_s=readings.fine_step_s, length_s=readings.fine_length_s)  # fmt: skip
+    flowing = traffic_of(seen_bytes, low, high)
+    tile_t = readings.tile_t[:, _columns(readings.tile_t, start_s) :]
+    with np.errstate(invalid="ignore"):
+        on = (scaled > overlap.ON) & has_traffic[:, None]
+        flat_traffic = correlation.variation(beside) < routes.FLAT_TRAFFIC
+    said, first = routes.judge(routes.Window(
+        t=t, power=power, utilization=np.where(run, busy, np.nan), soft=tau, on=on, fine=fine_scaled, traffic=flowing,
+        tiles=routes.Tiles(t=tile_t, kernel_busy=busy_tiles, sm_activity=active_tiles, presence=flowing.tiles),
+        correlation=r, flat_traffic=flat_traffic, limit_watts=limit_watts, remembered=remembered, step_s=readings.step_s,
+        fine_step_s=readings.fine_step_s, fine_length_s=readings.fine_length_s))  # fmt: skip
 
-    band = levels.quantiles(power, _ALL)
-    flow = scaled_flow(fine, high, loud)
     visible, modulated = observability.observability(
-        flow, fine_tau, readings.fine_step_s, readings.fine_length_s,
-        np.array([s.window_s for s in readings.sensors]), x, p_high, limit_watts, seen)  # fmt: skip
+        flow, levels.soft_presence(fine_scaled), readings.fine_step_s, readings.fine_length_s, window_of, first.exposed,
+        first.power_high, limit_watts, seen)  # fmt: skip
+    visible = routes.observability(visible, said, window_of)
+    band = levels.quantiles(power, _ALL)
+    x = np.where(has_traffic, said.exposed, np.nan)
+    told = np.where(has_traffic[:, None], said.tau, np.nan)
+    lack = np.where(has_traffic[:, None], said.lack, first.lack)
+    gap = np.where(has_traffic | said.measured, said.gap, first.noncompute - np.nan_to_num(first.stall))
+    stall = np.where(has_traffic | said.measured, said.stall, first.stall)
     return Shares(
         covered_s=count * readings.step_s, readings=count, running=running, has_fabric=has_fabric, has_traffic=has_traffic,
-        communicates=has_traffic & loud.any(axis=0) & (c >= 0.01),
-        exposed=x, low=np.fmin(bound_low, x), high=np.fmax(bound_high, x), communication=c, noncompute=noncompute,
-        stall=stall, wait=wait, correlation=r,
-        anticorrelation=correlation.anticorrelation(r, p_low, p_high, band[0]),
-        observability=visible, modulated=modulated, raw_exposed=raw_x, raw_tau=overlap.mean(tau),
-        compute_watts=band[2], power_low=p_low, power_high=p_high, power_band=band,
+        communicates=has_traffic & loud.any(axis=0) & (said.communication >= 0.01),
+        exposed=x, low=np.fmin(said.low, x), high=np.fmax(said.high, x), communication=np.fmax(said.communication, x),
+        noncompute=gap + np.nan_to_num(stall), stall=stall, wait=np.maximum(0.0, gap - np.nan_to_num(x)), correlation=r,
+        anticorrelation=correlation.anticorrelation(r, first.power_low, first.power_high, band[0]),
+        observability=visible, resolved=said.resolved, modulated=modulated, window_s=window_of,
+        raw_exposed=overlap.exposed(lack, told), raw_tau=overlap.mean(told),
+        compute_watts=band[2], power_low=first.power_low, power_high=first.power_high, power_band=band,
         traffic_band=levels.quantiles(np.where(has_fabric[:, None], fine.sum(axis=0), np.nan), _ALL),
-        t=t, lack=lack, tau=tau, power=readings.power[:, n:], run=run, flow=flow,
+        t=t, lack=lack, tau=told, power=readings.power[:, n:], run=run, flow=flow,
     )  # fmt: skip
 
 
@@ -175,13 +189,13 @@ def _columns(t: Array, start_s: float) -> int:
     return int(np.argmax(later)) if later.any() else t.shape[-1]
 
 
-def _fine(readings: Readings, idle: Mask, t: Array, start_s: float, end_s: float) -> Array:
-    """Traffic at the finest intervals within the window and the job's time, [f, g, m]."""
-    m = _columns(readings.fine_t, start_s)
-    fine_t = readings.fine_t[:, m:]
+def _inside(values: Array, t: Array, idle: Mask, idle_t: Array, start_s: float, end_s: float) -> Array:
+    """Values of the window and of the job's time, [..., g, m]; t [g, m]; idle [g, n] at idle_t."""
+    m = _columns(t, start_s)
+    t = t[:, m:]
     with np.errstate(invalid="ignore"):
-        inside = (fine_t > start_s) & (fine_t <= end_s)
+        inside = (t > start_s) & (t <= end_s)
     for g in np.flatnonzero(idle.any(axis=-1)):
-        known = ~np.isnan(t[g])
-        inside[g] &= np.interp(fine_t[g], t[g, known], idle[g, known].astype(float)) < 0.5
-    return np.where(inside, readings.fine[..., m:], np.nan)
+        known = ~np.isnan(idle_t[g])
+        inside[g] &= np.interp(t[g], idle_t[g, known], idle[g, known].astype(float)) < 0.5
+    return np.where(inside, values[..., m:], np.nan)

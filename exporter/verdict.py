@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter import routes
 from exporter.model import Device, Inventory, OverlapAnalysis
 from exporter.readings import Sensor
 from exporter.shares import MIN_COVERAGE, MIN_READINGS, Shares
@@ -115,6 +116,9 @@ def _blind(g: int, shares: Shares, sensor: Sensor, gpu: Device) -> str:
     """Why the sensors cannot resolve this job."""
     window = f"{sensor.window_s:g} s"
     rhythm = f"rhythms below {observability.RESOLUTION_WINDOWS * sensor.window_s:g} s cannot be seen"
+    if shares.resolved[g] < 0.5 and sensor.window_s < routes.SLOW_SENSOR_S:
+        low, high = 100 * float(shares.low[g]), 100 * float(shares.high[g])
+        return f"communication is finer than the sensors resolve: between {low:.0f} and {high:.0f} % of the time may be exposed"
     if shares.modulated[g] or sensor.window_s >= observability.SLOW_WINDOW_S:
         return f"power sensor averages over {window}: {rhythm}"
     power, limit = float(shares.power_band[1][g]), gpu.power_limit_watts or math.nan
@@ -126,7 +130,7 @@ def _bounds(g: int, shares: Shares, gpu: Device, resolved: bool) -> tuple[float 
     low, high = _number(shares.low[g]), _number(shares.high[g])
     if smoothed(gpu):
         return 0.0, _number(shares.communication[g])
-    if resolved or low is None or high is None:
+    if resolved or low is None or high is None or (shares.resolved[g] < 0.5 and shares.window_s[g] < routes.SLOW_SENSOR_S):
         return low, high
     bottom, mean = float(shares.power_low[g]), float(np.nanmean(np.where(shares.run[g], shares.power[g], np.nan)))
     top = max(float(shares.power_high[g]), 0.97 * (gpu.power_limit_watts or 0.0))

@@ -38,6 +38,7 @@ def test_a_labelled_trace_is_judged_as_it_was_made(row: dict[str, str]) -> None:
     assert got.exposed_low is not None
     assert got.exposed_high is not None
     assert got.exposed_low <= got.exposed <= got.exposed_high
+    assert got.exposed_low - 0.01 <= float(row["exposed"]) <= got.exposed_high + 0.01
     assert got.stall == pytest.approx(float(row["stall"]), abs=0.06)
     assert got.health is not None
     truth = float(row["health"])

@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 SYMMETRY_SPAN_S = 2.0  # collectives of real jobs send and receive in turns; over two seconds they are balanced
 _SYMMETRY_FROM, _SYMMETRY_FULL = 0.5, 0.7  # ratio of the directions: below the first one-way, above the second balanced
 _ACK_SHARE = 0.02  # what a one-way flow sends back: acknowledgements and read requests are not a collective
+PAIR_S = 0.01  # reads that follow each other so closely show the rate inside a burst
 FINE_S = 0.04  # shortest interval that is judged: below, counters that refresh every 10 ms quantise
 
 
@@ -135,6 +136,21 @@ def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
     if len(t) == 0:
         return np.empty(0, dtype=np.intp)
     return np.flatnonzero(np.concatenate(([True], np.diff(t) > 0.5 * interval_s)))
+
+
+def pairs(t: Array, interval_s: float) -> NDArray[np.intp]:
+    """Indices of readings that another one follows within milliseconds: read in pairs, or polled that fast anyway.
+
+    Of fast polls about twenty a second are taken. t [n] s, ascending; interval_s of the polls. O(n).
+
+    >>> pairs(np.array([0.0, 0.005, 0.1, 0.105]), 0.095).tolist()
+    [0, 2]
+    >>> pairs(np.arange(6) * 0.1, 0.1).tolist()
+    []
+    """
+    if interval_s <= PAIR_S:
+        return np.arange(0, len(t) - 1, max(1, round(0.05 / interval_s)))
+    return np.flatnonzero(np.diff(t) < min(PAIR_S, 0.3 * interval_s))
 
 
 def fine_polls(interval_s: float) -> int:

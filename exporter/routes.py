@@ -1,0 +1,213 @@
+"""Routes: which readings of a GPU decide about its communication. The one place where that choice is made.
+
+Called by the shares, for all GPUs at once. Three routes lead from readings to the exposed share of communication:
+
+1. GPM gives kernel-busy and compute-busy as means, so that their gap is exact at any grain: where it is read, it decides.
+2. Readings of power that hold either compute or communication (`resolved`): rhythms of several sensor windows.
+3. Readings that mix both (`mixtures`): bounds on what may be exposed, and the likely value between them.
+
+The second and third are blended by how clearly traffic, or power that falls with traffic, is on or off within a reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.mixtures import Mixtures, mixtures
+from exporter.resolved import Resolved, resolved
+from exporter.signals import kernel_gap
+from exporter.signals.correlation import variation
+from exporter.signals.duty import Duty, dispersion, ramp, scaled_to
+from exporter.signals.levels import soft_presence
+from exporter.signals.overlap import mean
+from exporter.traffic import Traffic
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+POWER_WIDTH, GAP_WIDTH = 0.70, 0.65  # of the bounds of the exposed share of traffic, beyond which there is no answer
+SLOW_SENSOR_S = 0.3  # such a window shows no mixtures, only their mean
+RESOLVED_ERROR = 0.07
+_MIN_TILES = 50
+FLAT_TRAFFIC, _FLAT_POWER = 0.15, 0.035  # standard deviation as a share of the mean
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What the routes say, [g] unless said otherwise. Width: of the bounds of the exposed share of traffic, over its limit."""
+
+    exposed: Array
+    low: Array
+    high: Array
+    communication: Array
+    stall: Array
+    gap: Array  # exposed communication and waits together
+    width: Array
+    resolved: Array  # weight of `resolved` in the answer; what it needs of the sensors counts as much
+    measured: Mask  # by GPM
+    lack: Array  # [g, n] without compute
+    tau: Array  # [g, n] with traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was read in one window of the job's time, NaN = missing: [g, n] beside power, [g, q] of GPM, and [g]."""
+
+    t: Array  # [g, n] s
+    power: Array  # [g, n] W
+    utilization: Array  # [g, n]
+    soft: Array  # [g, n] soft presence of traffic between its levels
+    on: Mask  # [g, n] plain presence
+    fine: Array  # [g, m] presence between levels at the finest intervals
+    traffic: Traffic
+    tiles: Tiles
+    correlation: Array
+    flat_traffic: Mask  # beside power
+    limit_watts: Array
+    remembered: Array
+    step_s: Array
+    fine_step_s: Array
+    fine_length_s: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Means of GPM over stretches of about 0.1 s, [g, q]; presence of traffic in units of the burst rate; NaN = missing."""
+
+    t: Array  # end
+    kernel_busy: Array
+    sm_activity: Array
+    presence: Array
+
+    @property
+    def usable(self) -> Mask:
+        """[g]: enough of them to decide."""
+        return np.asarray(np.count_nonzero(~np.isnan(self.kernel_busy), axis=-1) >= _MIN_TILES)
+
+
+def resolved_weight(clear: Array, mixed: Mixtures, r: Array, still: Mask) -> Array:
+    """How surely the readings hold either compute or communication, 0 to 1. [g]
+
+    Either traffic is clearly on or off in them; or power is, and it falls with traffic: then the sensor resolves a rhythm
+    that is too fast for the polls of bytes. Flat power beside flat traffic has no rhythm, and is taken at its word.
+    """
+    swings = ramp(dispersion(np.clip((mixed.depth - 0.15) / 0.7, 0.0, 1.0)), 0.7, 0.1)
+    falls = ramp(-np.nan_to_num(r), 0.2, 0.15)
+    return np.where(still, 1.0, np.maximum(ramp(clear, 0.6, 0.2), swings * falls))
+
+
+def judge(w: Window) -> tuple[Verdicts, Resolved]:
+    """What the readings of a window say of communication; and what a resolved rhythm alone would make of them."""
+    seen = w.traffic
+    mixed = mixtures(w.t, w.power, w.utilization, seen.beside, seen.duty, seen.polled, w.limit_watts, w.remembered)
+    with np.errstate(invalid="ignore"):
+        still = seen.polled & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
+    floor = np.where(still, 0.0, mixed.lowest_watts)
+    first = resolved(w.power, w.utilization, w.soft, w.on, w.correlation, w.remembered, floor, w.step_s,
+                     w.fine, w.fine_step_s, w.fine_length_s)  # fmt: skip
+    weight = resolved_weight(seen.clear, mixed, w.correlation, still)
+    by_power = blend(mixed, first, weight, seen.duty)
+    measured = w.tiles.usable
+    if not measured.any():
+        return by_power, first
+    by_gpm = by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside)
+    return choose(by_power, by_gpm, measured), first
+
+
+def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty) -> Verdicts:
+    """Power alone: what mixtures allow and what a resolved rhythm says, by weight [g]."""
+    some = ~np.isnan(first.exposed)
+    w = np.where(some, weight, 0.0)
+    x1, c1 = np.where(some, first.exposed, 0.0), np.where(some, first.communication, 0.0)
+    c1 = np.maximum(duty.known * duty.share + (1 - duty.known) * c1, x1)
+    x = (1 - w) * mixed.exposed * mixed.communication + w * x1
+    c = np.maximum((1 - w) * mixed.communication + w * c1, x)
+    e, e1 = np.minimum(x / np.maximum(c, 1e-9), 1.0), np.minimum(x1 / np.maximum(c1, 1e-9), 1.0)
+    low = np.clip(np.minimum((1 - w) * mixed.low + w * (e1 - RESOLVED_ERROR), e), 0.0, 1.0)
+    high = np.clip(np.maximum((1 - w) * mixed.high + w * (e1 + RESOLVED_ERROR), e), 0.0, 1.0)
+    low = np.minimum(low, np.where(w > 0.5, first.low / np.maximum(c1, 1e-9), low))
+    high = np.maximum(high, np.where(w > 0.5, np.minimum(first.high / np.maximum(c1, 1e-9), 1.0), high))
+    least = (1 - w) * np.minimum((duty.low * (1 - duty.error) + c) / 2, c) + w * (0.9 * c - 0.025)
+    most = (1 - w) * np.maximum((np.minimum(1.0, duty.share * (1 + duty.error)) + c) / 2, c) + w * (1.1 * c + 0.025)
+    width = (1 - w) * mixed.width + w * 2 * RESOLVED_ERROR
+    stall = np.where(np.isnan(first.stall), np.nan, mixed.stall)
+    first_gap = np.maximum(first.noncompute - np.nan_to_num(stall), 0.0)
+    spread = w[:, None]
+    return Verdicts(
+        exposed=x, low=np.clip(low * least, 0.0, x),
+        high=np.clip(high * most, x, 1.0), communication=c, stall=stall,
+        gap=np.maximum((1 - w) * mixed.gap + w * np.nan_to_num(first_gap), x), width=width / POWER_WIDTH,
+        resolved=w, measured=np.zeros(len(w), dtype=bool), lack=(1 - spread) * mixed.lack + spread * first.lack,
+        tau=(1 - spread) * mixed.tau + spread * first.tau,
+    )  # fmt: skip
+
+
+def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array) -> Verdicts:
+    """Where GPM is read. polled [g]: bytes were not read in pairs; t, tile [g, n] of the power readings, for lack and tau.
+
+    Exact if no communication kernel waits. Waits that no traffic explains can stand beside transfers in a stretch of 0.1 s
+    and look the same: the lower bound gives way where traffic is finer than the stretches.
+    """
+    busy, presence = tiles.kernel_busy, np.maximum(tiles.presence, 0.0)
+    activity = kernel_gap.compute_activity(busy, tiles.sm_activity, presence)
+    sharp = dispersion(soft_presence(np.clip(presence, 0.0, 1.0)))
+    duty = duty._replace(known=np.where(polled, np.maximum(duty.known, ramp(sharp, 0.7, 0.2)), duty.known))
+    c, least = duty.likely, duty.low
+    tau, tau_least, tau_most = (scaled_to(presence, share) for share in (c, least, duty.share))
+    lack = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio)
+    small = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio - activity.error)
+    large = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio + activity.error)
+    e = kernel_gap.exposed_share(lack, tau, c)
+    idle = kernel_gap.exposed_share(np.clip(lack + 1 - busy, 0.0, 1.0), tau, c)
+    e = np.where(polled, e + 0.6 * (1 - duty.known) * (idle - e), e)
+    ends = ((tau_least, least), (tau_most, duty.share))
+    others = np.stack([e, *(kernel_gap.exposed_share(g, u, s) for g in (small, large) for u, s in ends)])
+    below, above = others.min(axis=0), others.max(axis=0)
+    gap = np.nan_to_num(mean(lack))
+    waits = np.nan_to_num(mean(np.maximum(lack - tau, 0.0))) / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+    below = below - 0.7 * np.minimum(waits, e) * np.maximum(0.0, 1 - sharp / 0.3)
+    low = np.clip(e - 1.4 * (e - below) - 0.03 - 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
+    high = np.clip(e + 1.4 * (above - e) + 0.03 + 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
+    off = duty.error * c + 0.004
+    mean_busy = np.nan_to_num(mean(busy))
+    x = e * c
+    ceiling = gap + 0.01 + activity.error * mean_busy / np.maximum(activity.ratio - kernel_gap.SPINNING, 0.1)
+    lacking = _onto(t, tiles.t, 1 - busy + lack)
+    return Verdicts(
+        exposed=x, low=np.clip(low * (c - off), 0.0, x), high=np.maximum(np.minimum(high * (c + off), ceiling), x),
+        communication=c, stall=np.maximum(0.0, 1 - mean_busy - 0.01), gap=gap, width=(high - low) / GAP_WIDTH,
+        resolved=np.zeros(len(c)), measured=np.ones(len(c), dtype=bool), lack=lacking, tau=scaled_to(np.maximum(tile, 0.0), c),
+    )  # fmt: skip
+
+
+def _onto(t: Array, tile_t: Array, value: Array) -> Array:
+    """Values of the stretches at the times of the power readings, [g, n]; NaN where a row has none."""
+    out = np.full(t.shape, np.nan)
+    for g in range(len(t)):
+        known = ~np.isnan(value[g])
+        if known.any():
+            out[g] = np.interp(t[g], tile_t[g, known], value[g, known])
+    return out
+
+
+def observability(first: Array, said: Verdicts, window_s: Array) -> Array:
+    """How well the sensors resolve the job, 0 to 1; .5 is where bounds are too wide for an answer. All [g].
+
+    `first` says how well they resolve its rhythm; it counts as far as the answer needs a rhythm. A mean over a second is no
+    mixture of anything: there it counts in full.
+    """
+    counts = np.where(said.measured, 0.0, np.where(window_s >= SLOW_SENSOR_S, 1.0, said.resolved))
+    return np.fmin(counts * first + 1 - counts, 1 - 0.5 * said.width)
+
+
+def choose(power: Verdicts, activity: Verdicts, has_activity: Mask) -> Verdicts:
+    """GPM where it is read, power elsewhere."""
+    fields = {}
+    for name in Verdicts.__dataclass_fields__:
+        a, b = getattr(activity, name), getattr(power, name)
+        fields[name] = np.where(has_activity[:, None] if a.ndim == 2 else has_activity, a, b)
+    return Verdicts(**fields)
+

@@ -1,0 +1,213 @@
+"""Duty: the share of time with traffic, when bursts may be shorter than the polls; and how well it is known.
+
+Called by the shares; arrays [..., n], NaN = missing. A poll says how many bytes flowed, not for how long: a steady
+stream and short bursts at a higher rate read the same. Two reads a few milliseconds apart show the rate inside a burst;
+bytes over that rate are time. Never guesses beyond the line rate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.signals import levels
+from exporter.signals.overlap import ON, mean
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_CLEARLY = 0.3  # of the way from low to high: a reading that lies well inside a burst
+_USUAL, _TOP = 0.75, 0.98  # quantiles of those readings: the rate of bursts that fill readings, and of bursts that do not
+_SMEAR = 0.8  # of an interval that a run of readings gains at its two ends
+_FULL = 0.85  # of the usual rate: a pair of reads that lies wholly inside a burst
+_ALWAYS = 0.9  # share of readings with traffic beyond which there are no bursts to measure
+_FAST = 0.85  # how surely traffic that fills every interval of 50 ms is a stream
+_MIN_PAIRS = 50
+_BEYOND = 1.1  # of the line rate
+
+
+class Bursts(NamedTuple):
+    """Traffic in units of its rate inside bursts: `low` [...] stays, `rate` [...] above it is 1. Bytes per second."""
+
+    low: Array
+    rate: Array
+
+
+class Duty(NamedTuple):
+    """Share of time with traffic [...]: as it reads, what bytes over line rate leave, how surely it is the former."""
+
+    share: Array
+    least: Array
+    known: Array  # 0: nothing between least and share is more likely than the rest; 1: share
+    error: Array  # of share, relative
+    bursts: Mask  # traffic pauses often enough for bursts to be told
+
+    @property
+    def low(self) -> Array:
+        """The lower end of what is possible: the geometric middle of both by what is known."""
+        return np.maximum(self.least, 1e-9) ** (1 - self.known) * np.maximum(self.share, 1e-9) ** self.known
+
+    @property
+    def likely(self) -> Array:
+        """Between the lower end and the share as it reads: half way where nothing is known."""
+        ahead = (1 - self.known) / 2
+        return np.maximum(self.share, 1e-9) ** (1 - ahead) * self.low**ahead
+
+
+def ramp(x: Array, begin: float, span: float) -> Array:
+    """0 up to `begin`, rising to 1 over `span`.
+
+    >>> ramp(np.array([0.2, 0.6, 2.0]), 0.5, 0.2).round(2).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    out: Array = np.clip((x - begin) / span, 0.0, 1.0)
+    return out
+
+
+def dispersion(p: Array) -> Array:
+    """Variance of p over that of a coin with its mean, 0 to 1: 1 where every reading is on or off, 0 where all are alike.
+
+    p [..., n] from 0 to 1; 0 for a row that is (nearly) always on or off, and for an empty one. O(n).
+
+    >>> float(dispersion(np.array([0.0, 1.0, 1.0, 0.0]))), float(dispersion(np.array([0.5, 0.5])))
+    (1.0, 0.0)
+    """
+    middle = np.nan_to_num(mean(p))
+    coin = middle * (1 - middle)
+    spread = np.nan_to_num(mean(p * p)) - middle * middle
+    return np.where(coin > 1e-4, spread / np.where(coin > 1e-4, coin, 1.0), 0.0)
+
+
+def bursts(traffic: Array, low: Array, high: Array) -> tuple[Bursts, Array]:
+    """The rate of bursts, from readings well inside them: the usual one, and [...] that of bursts shorter than readings.
+
+    traffic [..., n], low and high its levels [...]. O(n log n).
+
+    >>> usual, top = bursts(np.array([0.0, 0.0, 8.0, 9.0, 9.0, 10.0]), np.array(0.0), np.array(10.0))
+    >>> float(usual.rate), float(top)
+    (9.25, 9.94)
+    """
+    span = (high - low)[..., None]
+    with np.errstate(invalid="ignore"):
+        inside = np.where(traffic - low[..., None] > _CLEARLY * span, traffic, np.nan)
+    usual, top = levels.quantiles(inside, (_USUAL, _TOP))
+    usual, top = (np.where(np.isnan(x), high, x) - low for x in (usual, top))
+    return Bursts(low, usual), top
+
+
+def burst_polls(f: Array, step_s: Array, length_s: Array) -> tuple[Array, Array, Array]:
+    """Mean length of a burst in intervals, share of time in bursts, and share of intervals with traffic. All [...].
+
+    f [..., n] presence at intervals of `length_s`, one each `step_s`: a burst of b is seen on for b + 0.8 length. O(n).
+
+    >>> length, share, on = burst_polls(np.array([0.0, 1.0, 1.0, 0.0, 0.0]), np.array(0.1), np.array(0.1))
+    >>> round(float(length), 2), round(float(share), 2), float(on)
+    (1.2, 0.24, 0.4)
+    """
+    with np.errstate(invalid="ignore"):
+        on = f > ON
+    count = np.maximum(np.count_nonzero(~np.isnan(f), axis=-1), 1)
+    seen = np.count_nonzero(on, axis=-1)
+    runs = np.maximum(np.count_nonzero(on[..., 1:] & ~on[..., :-1], axis=-1) + on[..., :1].sum(axis=-1), 1)
+    steps = np.maximum(seen - _SMEAR * runs * length_s / step_s, 0.0)
+    return steps / runs * step_s / length_s, steps / count, seen / count
+
+
+def polled(f: Array, of_line: Array, least: Array, step_s: Array, length_s: Array) -> Duty:
+    """Duty from polls alone: runs of traffic where polls resolve bursts, mean presence where they do not.
+
+    f [..., n] presence in units of the burst rate; of_line [...] burst rate over line rate, NaN where that is not known;
+    least [...] bytes over line rate. Known where bursts last several polls and polls are clearly on or off; where
+    traffic hardly pauses, only a rate near that of the line tells a stream from bursts. O(n).
+
+    >>> f = np.tile([1.0] * 8 + [0.0] * 12, 20)
+    >>> d = polled(f, np.array(0.8), np.array(0.3), np.array(0.1), np.array(0.1))
+    >>> float(d.share.round(2)), float(d.known)
+    (0.36, 1.0)
+    """
+    f = np.clip(f, 0.0, 1.0)
+    p = levels.soft_presence(f)
+    length, in_runs, on = burst_polls(f, step_s, length_s)
+    sharp = dispersion(p)
+    weight = np.maximum(ramp(sharp, 0.85, 0.1), ramp(length, 15.0, 15.0))
+    share = weight * np.minimum(in_runs, np.nan_to_num(mean(p))) + (1 - weight) * np.nan_to_num(mean(f))
+    known = ramp(length, 1.5, 2.5) * ramp(sharp, 0.45, 0.25)
+    stream = np.fmax(np.where(np.isnan(of_line), 0.5, ramp(of_line, 0.3, 0.4)), _FAST * ramp(-length_s, -0.09, 0.04))
+    known = np.where(on > _ALWAYS, stream, known)
+    return Duty(share, _least(least, share), known, np.full(share.shape, 0.05), np.asarray(on <= _ALWAYS))
+
+
+def paired(f: Array, presence: Array, least: Array) -> Duty:
+    """Duty from pairs of reads a few milliseconds apart: all bytes over the rate that whole pairs inside bursts show.
+
+    f [..., m] rates of the pairs, presence [..., n] all traffic, both in units of the burst rate; least as in `polled`.
+    Bytes are counted without gaps, so that chance enters through the rate alone. O(m + n).
+
+    >>> f = np.array([0.0, 1.0, 0.0, 1.0]); d = paired(f, np.array([0.3, 0.5]), np.array(0.1))
+    >>> float(d.share), float(d.known)
+    (0.4, 1.0)
+    """
+    known = ramp(dispersion(levels.soft_presence(np.clip(f, 0.0, 1.0))), 0.6, 0.25)
+    share = np.clip(np.nan_to_num(mean(np.maximum(presence, 0.0))), 0.0, 1.0)
+    return Duty(share, _least(least, share), known, 0.02 + 0.05 * (1 - known), np.ones(share.shape, dtype=bool))
+
+
+def _least(least: Array, share: Array) -> Array:
+    """Half of the share where the line rate is unknown."""
+    return np.minimum(np.where(np.isnan(least), share / 2, least), share)
+
+
+def whole_rate(pairs: Array, usual: Bursts) -> Array:
+    """Mean rate above low of pairs that lie wholly inside a burst, [...]. pairs [..., m] bytes/s. O(m).
+
+    >>> float(whole_rate(np.array([0.0, 2.0, 9.0, 10.0, 11.0]), Bursts(np.array(0.0), np.array(10.0))))
+    10.0
+    """
+    above = pairs - usual.low[..., None]
+    with np.errstate(invalid="ignore"):
+        return np.fmax(mean(np.where(above > _FULL * usual.rate[..., None], above, np.nan)), 1e-9)
+
+
+def pairs_tell(pairs: Array, line: Array) -> Mask:
+    """Whether pairs can be believed: enough of them, and no rate beyond the line, [...].
+
+    A counter that refreshes more slowly than the pair stands still in some and jumps in others: whatever flows near half
+    the line rate then reads as more than the line can carry. pairs [..., m] bytes/s, line [...] (NaN: not known). O(m).
+
+    >>> a = np.array
+    >>> bool(pairs_tell(a([9.0] * 60), a(10.0))), bool(pairs_tell(a([0.0, 18.0] * 30), a(10.0)))
+    (True, False)
+    """
+    enough = np.count_nonzero(~np.isnan(pairs), axis=-1) >= _MIN_PAIRS
+    with np.errstate(invalid="ignore"):
+        beyond = levels.quantiles(pairs, (0.9,))[0] > _BEYOND * line
+    return np.asarray(enough & ~beyond)
+
+
+def scaled_to(flow: Array, share: Array) -> Array:
+    """Time with traffic within each tile: linear in bytes, none above 1, scaled so that the mean is `share`.
+
+    flow [..., n] from 0 up, any unit; share [...] from 0 to 1; NaN stays NaN. A tile that is full hands what is left to
+    the others. O(n).
+
+    >>> scaled_to(np.array([0.0, 1.0, 3.0]), np.array(0.5)).round(3).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    flow = np.maximum(flow, 0.0)
+    count = np.count_nonzero(~np.isnan(flow), axis=-1)
+    full = np.zeros(flow.shape, dtype=bool)
+    tau = flow
+    for _ in range(6):
+        free = np.where(full, np.nan, flow)
+        left = np.maximum(share * count - np.count_nonzero(full, axis=-1), 0.0)
+        total = np.nansum(free, axis=-1)
+        scale = np.where(total > 0, left / np.where(total > 0, total, 1.0), 0.0)
+        tau = np.where(full, 1.0, flow * scale[..., None])
+        with np.errstate(invalid="ignore"):
+            over = tau > 1.0
+        if not over.any():
+            break
+        full |= over
+    return np.minimum(tau, 1.0)

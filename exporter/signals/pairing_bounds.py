@@ -1,0 +1,61 @@
+"""Pairing bounds: what share of traffic meets a lack of compute, when a reading mixes both and cannot pair them.
+
+Called by the routes, arrays [..., n]. Within a reading, lack D and traffic tau may lie on top of each other (min), apart,
+or as chance has it (the product). `together` is exact for jobs whose gaps are their transfers, `independent` for traffic
+that is hidden at random; the likely value leans on the first. Never decides which of them a job is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.signals.overlap import boxcar_mean, mean
+
+Array = NDArray[np.float64]
+
+_TOGETHER = 2 / 3
+NARROW, WIDE = (0.05, 0.9), (0.3, 0.4)  # dead zone and span of the deficit: a wide one swallows small deficits of mixtures
+
+
+def deficit(power: Array, low: Array, high: Array, zone: tuple[float, float] = NARROW) -> Array:
+    """D, 0 to 1: the share of a reading without compute, power [..., n] between levels [...] W, less a dead zone.
+
+    >>> deficit(np.array([500.0, 350.0, 200.0]), np.array(200.0), np.array(500.0)).round(2).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    span = np.maximum(high - low, 1e-9)[..., None]
+    out: Array = np.clip(((high[..., None] - power) / span - zone[0]) / zone[1], 0.0, 1.0)
+    return out
+
+
+def together(lack: Array, tau: Array) -> Array:
+    """Exposed share of traffic if gaps and traffic lie on top of each other within a reading, 0 to 1.
+
+    The mean of readings taken one by one and of three in a row, for a power window and a byte interval do not cover the
+    same stretch. lack, tau [..., n]; [...]. O(n).
+
+    >>> float(together(np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.5, 0.5, 0.5, 0.5])).round(3))
+    0.583
+    """
+    smooth = np.minimum(boxcar_mean(lack, 1), boxcar_mean(tau, 1))
+    both = (mean(np.minimum(lack, tau)) + mean(smooth)) / 2
+    return np.nan_to_num(both) / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+
+
+def independent(lack: Array, tau: Array) -> Array:
+    """Exposed share of traffic if chance places gaps and traffic within a reading, 0 to 1. O(n).
+
+    >>> float(independent(np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.5, 0.5, 0.5, 0.5])))
+    0.5
+    """
+    return np.nan_to_num(mean(lack * tau)) / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+
+
+def likely(whole: Array, chance: Array) -> Array:
+    """Two parts `together`, one part `independent`: a prior on how jobs behave inside a reading, not a measurement.
+
+    >>> round(float(likely(np.array(0.9), np.array(0.3))), 3)
+    0.7
+    """
+    return _TOGETHER * whole + (1 - _TOGETHER) * chance

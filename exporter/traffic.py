@@ -1,0 +1,118 @@
+"""Traffic of one window: how present it is in every reading, in units of its rate inside bursts, and its duty.
+
+Called by the shares, for all GPUs at once; fabrics are combined by the larger presence at each instant. It decides whether
+polls or pairs of reads tell the rate inside bursts; what communication costs is for the routes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exporter.signals import duty as duties
+from exporter.signals import levels
+from exporter.signals.duty import Bursts, Duty
+from exporter.signals.overlap import mean
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes per second by fabric, of one window and the job's time alone; NaN = missing."""
+
+    beside: Array  # [f, g, n] power readings
+    fine: Array  # [f, g, m] finest intervals
+    pair: Array  # [f, g, k] two reads a few milliseconds apart
+    tiles: Array  # [f, g, q] stretches of GPM
+    line: Array  # [f, g] what the fabric can carry
+    loud: Mask  # [f, g] it carries communication
+    step_s: Array  # [g] between the finest intervals
+    length_s: Array  # [g] of the finest intervals
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Presence, in units of the rate inside bursts, not clipped: beside power [g, n], in stretches of GPM [g, q]; duty [g]."""
+
+    beside: Array
+    tiles: Array
+    duty: Duty
+    polled: Mask  # [g]: no pairs tell the rate inside bursts
+    clear: Array  # [g] 0 to 1: how clearly traffic is on or off beside power, on the fabric where it is least so
+
+
+def traffic_of(seen: Bytes, low: Array, high: Array) -> Traffic:
+    """Presence and duty; low, high [f, g] levels of traffic at the finest intervals. O(n log n)."""
+    bursts, told = _bursts(seen, low, high)
+    fine, beside, tiles = (_loudest(x, bursts, seen.loud) for x in (seen.fine, seen.beside, seen.tiles))
+    duty = _polled(seen, bursts, fine)
+    if told.any():
+        by_pairs = duties.paired(_loudest(seen.pair, bursts, seen.loud), fine, duty.least)
+        duty = Duty(*(np.where(told, a, b) for a, b in zip(by_pairs, duty, strict=True)))
+    each = [_loudest(seen.beside[f : f + 1], _only(bursts, f), seen.loud[f : f + 1]) for f in range(len(seen.loud))]
+    clear = np.ones(told.shape)
+    for f, of_fabric in enumerate(each):
+        sharp = duties.dispersion(levels.soft_presence(np.clip(of_fabric, 0.0, 1.0)))
+        clear = np.where(seen.loud[f], np.minimum(clear, sharp), clear)
+    # Readings of power whose bytes are clearly on or off show bursts that polls of the same length blur.
+    known = np.where(~told & duty.bursts, np.maximum(duty.known, duties.ramp(clear, 0.5, 0.3)), duty.known)
+    return Traffic(beside, tiles, duty._replace(known=known), ~told, clear)
+
+
+def _only(bursts: Bursts, f: int) -> Bursts:
+    return Bursts(bursts.low[f : f + 1], bursts.rate[f : f + 1])
+
+
+def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
+    """Duty from polls: of all traffic together, no better known than that of the fabric that is known least."""
+    with np.errstate(invalid="ignore"):
+        least, of_line = mean(seen.fine) / seen.line, bursts.rate / seen.line
+    each = [
+        duties.polled(_loudest(seen.fine[f : f + 1], _only(bursts, f), seen.loud[f : f + 1]),
+                      of_line[f], least[f], seen.step_s, seen.length_s)
+        for f in range(len(seen.loud))
+    ]  # fmt: skip
+    if len(each) == 1:
+        return each[0]
+    together = duties.polled(fine, np.ones(fine.shape[:-1]), np.zeros(fine.shape[:-1]), seen.step_s, seen.length_s)
+    if not each:
+        return together
+    silent = ~seen.loud
+    return together._replace(
+        least=np.minimum(np.where(silent, 0.0, [d.least for d in each]).max(axis=0), together.share),
+        known=np.where(silent, 1.0, [d.known for d in each]).min(axis=0),
+        bursts=np.where(silent, True, [d.bursts for d in each]).all(axis=0),
+    )
+
+
+def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
+    """Low level and rate inside bursts [f, g], and where pairs tell them [g]."""
+    usual, top = duties.bursts(seen.fine, low, high)
+    length, _, _ = duties.burst_polls(_loudest(seen.fine, usual, seen.loud), seen.step_s, seen.length_s)
+    short = np.clip((3.0 - length) / 1.5, 0.0, 1.0)
+    bursts = Bursts(low, usual.rate + short * np.maximum(top - usual.rate, 0.0))
+    none = np.zeros(seen.loud.shape[1:], dtype=bool)
+    if seen.pair.shape[-1] == 0 or not seen.loud.any():
+        return bursts, none
+    tells = duties.pairs_tell(seen.pair, seen.line)
+    told = seen.loud.any(axis=0) & (tells | ~seen.loud).all(axis=0)
+    if not told.any():
+        return bursts, none
+    pair_low, pair_high = levels.traffic_levels(seen.pair)
+    by_pairs, _ = duties.bursts(seen.pair, pair_low, pair_high)
+    whole = duties.whole_rate(seen.pair, by_pairs)
+    return Bursts(np.where(told, pair_low, low), np.where(told, whole, bursts.rate)), told
+
+
+def _loudest(traffic: Array, bursts: Bursts, loud: Mask) -> Array:
+    """The larger presence of the loud fabrics at each instant, [f, g, n] to [g, n]; NaN where one of them is missing."""
+    if len(traffic) == 0:
+        return np.zeros(traffic.shape[1:])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        presence = (traffic - bursts.low[..., None]) / np.maximum(bursts.rate, 1e-9)[..., None]
+    out: Array = np.where(loud[..., None], presence, 0.0).max(axis=0)
+    return out
