@@ -5,18 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from typing import NoReturn
 
 import pytest
+
+
+def forgo(why: str) -> NoReturn:
+    """Skip the test with one line, or fail it under CI."""
+    if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
+        pytest.fail(f"{why}, and CI=true forgives no missing tool")
+    pytest.skip(why)
 
 
 def require(command: str) -> str:
     """Path of a command; skips the test where it is missing, and fails it under CI."""
     path = shutil.which(command)
     if path is None:
-        if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
-            pytest.fail(f"{command} is not installed, and CI=true forgives no missing tool")
-        pytest.skip(f"{command} is not installed; 'sh .ci/tools' installs it where it may")
+        forgo(f"{command} is not installed; 'sh .ci/tools' installs it where it may")
     return path
+
+
+def require_root() -> None:
+    """Skips the test for other users, and fails it under CI: containers are built and run by root here."""
+    if os.geteuid() != 0:
+        forgo("building and running a container takes root here")
 
 
 def own_pid_namespace() -> list[str]:

@@ -113,11 +113,12 @@ def mounted(image: str) -> Iterator[Path]:
 
 
 class Container:
-    """A container under runc on the network of this machine: user 10001, no capability, a read-only root."""
+    """A container under runc on the network of this machine: no capability, a read-only root, user 10001 unless told."""
 
     def __init__(
-        self, folder: Path, root: Path, arguments: Sequence[str], mounts: dict[str, Path], config: dict[str, object]
-    ) -> None:
+        self, folder: Path, root: Path, arguments: Sequence[str], mounts: dict[str, Path], config: dict[str, object],
+        user: int = 10001,
+    ) -> None:  # fmt: skip
         self.name = f"overlap-{folder.name}"
         self._state = folder / "runc"
         self.log = folder / "container.log"
@@ -129,7 +130,7 @@ class Container:
         entry, environment = config["Entrypoint"], config["Env"]
         assert isinstance(entry, list)
         process = spec["process"]
-        process |= {"args": [*entry, *arguments], "env": environment, "terminal": False, "user": {"uid": 10001, "gid": 10001},
+        process |= {"args": [*entry, *arguments], "env": environment, "terminal": False, "user": {"uid": user, "gid": user},
                     "rlimits": [], "noNewPrivileges": True, "cwd": "/"}  # fmt: skip
         process["capabilities"] = {kind: [] for kind in process["capabilities"]}
         spec["linux"]["namespaces"] = [n for n in spec["linux"]["namespaces"] if n["type"] != "network"]
