@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,14 +72,14 @@ def _running(command: Sequence[str], log: Path, url: str) -> Iterator[None]:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Mapping[str, str], *, rules: Mapping[str, str] | None = None,
+def prometheus(folder: Path, targets: Iterable[tuple[str, str]], *, rules: Mapping[str, str] | None = None,
                alertmanager: str | None = None, every: str = "500ms") -> Iterator[Prometheus]:  # fmt: skip
-    """Prometheus that scrapes `targets` (instance -> host:port[/path]) and evaluates `rules` (file name -> text)."""
+    """Prometheus that scrapes `targets` (instance, host:port[/path]) and evaluates `rules` (file name -> text)."""
     url = f"http://127.0.0.1:{free_port()}"
     for name, text in (rules or {}).items():
         (folder / name).write_text(text, encoding="utf-8")
     scrapes = []
-    for name, at in targets.items():
+    for name, at in targets:
         address, _, path = at.partition("/")
         scrapes.append({"targets": [address], "labels": {"instance": name, "__metrics_path__": f"/{path or 'metrics'}"}})
     config: dict[str, Any] = {

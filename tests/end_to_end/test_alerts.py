@@ -83,7 +83,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         hook = stack.enter_context(webhook())
         manager = stack.enter_context(alertmanager(folder, routes(hook)))
         ports = {node: free_port() for node in SCENARIOS}
-        targets = {node: f"127.0.0.1:{port}" for node, port in ports.items()}
+        targets = [(node, f"127.0.0.1:{port}") for node, port in ports.items()]
         nodes = {node: stack.enter_context(ExitStack()) for node in SCENARIOS}
         server = stack.enter_context(prometheus(folder, targets, rules=rules, alertmanager=manager))
         site = Site(hook, server, manager, ports, traces, folder, nodes)
