@@ -42,6 +42,7 @@ class _Flag:
     metavar: str | None = None
     default: Any = None
     action: str | None = None
+    optional: bool = False  # of a name without dashes
 
 
 def _number(text: str, expected: str, fits: Callable[[float], bool]) -> float:
@@ -186,6 +187,14 @@ def _doctor(args: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
+def _top(args: argparse.Namespace) -> None:
+    from exporter.clock import SystemClock
+    from exporter.top import DEFAULT_URL, top
+    from exporter.wording import language_of
+
+    top(args.url or DEFAULT_URL, SystemClock(), args.language or language_of(os.environ))
+
+
 def _check_config(args: argparse.Namespace) -> None:
     from exporter.config import ConfigError, load
 
@@ -230,6 +239,10 @@ _COMMANDS = (
               _Flag(("--seed",), "seed of the simulation (default 0)", type=_seed, metavar="N", default=0),
               _Flag(("--list",), "list the scenarios", action="store_true"),
               _Flag(("--force",), "write over a file that exists", action="store_true"))),
+    _Command("top", "the live view in a terminal, of the local daemon or of another", _top,
+             (_Flag(("url",), "where the daemon is, with USER:PASSWORD@ where it asks for them (default http://localhost:9777/)",
+                    metavar="URL", optional=True),
+              _Flag(("--language",), "language of the view (default: that of LC_ALL or LANG)", choices=("en", "zh")))),
     _Command("doctor", "look at this node: what works and what does not; exit status 1 if something needed is missing",
              _doctor,
              (_Flag(("--json",), "print JSON instead of tables", action="store_true"),
@@ -269,8 +282,8 @@ def _add(parser: argparse.ArgumentParser, flag: _Flag) -> None:
     if flag.names[0].startswith("--"):
         name = flag.names[0].lstrip("-").replace(".", "_").replace("-", "_")
         options["dest"] = f"set_{flag.field}" if flag.field else name
-    elif parser.prog.endswith(" simulate"):
-        options["nargs"] = "?"  # --list needs no scenario
+    elif parser.prog.endswith(" simulate") or flag.optional:  # simulate --list needs no scenario
+        options["nargs"] = "?"
     parser.add_argument(*flag.names, **options)
 
 
