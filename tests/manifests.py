@@ -57,9 +57,14 @@ def templated(values: Mapping[str, str] | None = None, release: str = "overlap-e
     return run("helm", "template", release, str(CHART), "--namespace", "overlap-exporter", *given)
 
 
-def helmed(values: Mapping[str, str] | None = None) -> tuple[Object, ...]:
+def helmed(values: Mapping[str, str]) -> tuple[Object, ...]:
     """The objects of the chart."""
-    done = templated({"image.repository": "registry.example.com/overlap-exporter", **(values or {})})
+    return _helmed(tuple(values.items()))
+
+
+@lru_cache
+def _helmed(values: tuple[tuple[str, str], ...]) -> tuple[Object, ...]:
+    done = templated({"image.repository": "registry.example.com/overlap-exporter", **dict(values)})
     assert done.returncode == 0, done.stderr
     return tuple(objects(done.stdout))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.manifests import (
     helmed,
     kinds,
     kustomized,
+    objects,
     one,
     pod_spec,
     run,
@@ -254,8 +256,20 @@ def test_kustomize_and_helm_make_the_same_objects(overlay: str) -> None:
 def test_the_version_is_that_of_the_program() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    (image,) = yaml.safe_load((KUSTOMIZE / "base" / "kustomization.yaml").read_text())["images"]
-    assert image["newTag"] == __version__
+    assert exporter(kustomized("base"))["image"] == f"registry.example.com/overlap-exporter:{__version__}"
+
+
+def test_the_overlay_of_the_document_names_another_image(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"cat >kustomization.yaml <<END\n(.*?)END\n", page, re.DOTALL)
+    shutil.copytree(KUSTOMIZE, tmp_path / "deploy" / "kubernetes")
+    shutil.copytree(ROOT / "deploy" / "prometheus", tmp_path / "deploy" / "prometheus")
+    shutil.copytree(ROOT / "dashboards", tmp_path / "dashboards")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").write_text(text)
+    done = run("kubectl", "kustomize", str(tmp_path / "mine"))
+    assert done.returncode == 0, done.stderr
+    assert exporter(tuple(objects(done.stdout)))["image"] == f"REGISTRY/overlap-exporter:{__version__}"
 
 
 # --- the chart by itself -----------------------------------------------------------------------------------------------
@@ -293,7 +307,7 @@ def test_another_release_another_port_and_a_digest_are_carried_through() -> None
     done = templated({"image.repository": "r/x", "image.digest": digest, "port": "9000", "priorityClass.create": "false",
                       "priorityClass.name": "mine", "networkPolicy.enabled": "false"}, release="gpu")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    made = tuple(o for o in yaml.safe_load_all(done.stdout) if o)
+    made = tuple(objects(done.stdout))
     assert kinds(made) == ["ConfigMap", "DaemonSet", "Service", "ServiceAccount"]
     container = exporter(made)
     assert container["image"] == f"r/x@{digest}"

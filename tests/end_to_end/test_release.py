@@ -148,4 +148,5 @@ def test_pipx_installs_the_wheel_into_a_clean_environment(released: dict[str, Pa
     done = subprocess.run([tools / "pipx", "install", str(released[".whl"])], capture_output=True, text=True,
                           env=environment, cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lives(tmp_path / "bin" / "overlap-exporter", tmp_path)
+    told = subprocess.run([tmp_path / "bin" / "overlap-exporter", "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout == f"overlap-exporter {__version__}\n"
