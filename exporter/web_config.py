@@ -249,7 +249,7 @@ class WebConfigFile:
         try:
             self.current = load(self._path)
         except WebConfigError as error:
-            log.error("the web configuration was not taken, the old one stays: %s", error)  # noqa: TRY400
+            log.error("the web configuration was not taken, the old one stays: %s", error)
             return False
         self._marks = _marks(self.current.files)
         log.info("the web configuration was read again")

@@ -54,9 +54,8 @@ class Machine:
         environment: dict[str, str] = {}
         if self.boards:
             require("gcc")
-            placed = [
-                replace(b, bdf=f"0000{self.node.gpu(k).bdf}" if self.node.gpus > k else b.bdf) for k, b in enumerate(self.boards)
-            ]
+            slots = [f"0000{self.node.gpu(k).bdf}" for k in range(self.node.gpus)]
+            placed = [replace(b, bdf=slots[k]) if k < len(slots) else b for k, b in enumerate(self.boards)]
             nvml = FakeNvml(folder / "nvml", placed)
             arguments += ["--nvml.library", str(nvml.library)]
             environment |= nvml.environment

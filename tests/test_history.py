@@ -41,7 +41,7 @@ def test_the_ring_keeps_its_horizon_and_forgets_what_is_older(n: int, horizon_s:
     for k in range(n):
         h.apply(Record("nvml/GPU-0", k * 0.1, (float(k),)))
     end_s = (n - 1) * 0.1
-    t, v = h.series(GPU0, end_s - horizon_s, end_s)
+    _, v = h.series(GPU0, end_s - horizon_s, end_s)
     assert v.tolist() == [k for k in range(n) if end_s - horizon_s < k * 0.1 <= end_s]
     everything, _ = h.series(GPU0, -1.0, end_s)
     assert len(everything) <= max(1024, 4 * horizon_s / 0.1)

@@ -345,7 +345,8 @@ def test_a_port_that_several_gpus_share_is_marked() -> None:
              Link(second.id, "mlx5_1/1", "rdma", "PIX"))  # fmt: skip
     found = values(replace(full, inventory=replace(full.inventory, links=links)), "overlap_gpu_link_info")
     assert [labels[2:] for labels in found] == [
-        ("mlx5_0", "1", "rdma", "PIX shared"), ("mlx5_0", "1", "rdma", "PIX shared"), ("mlx5_1", "1", "rdma", "PIX")]  # fmt: skip
+        ("mlx5_0", "1", "rdma", "PIX shared"), ("mlx5_0", "1", "rdma", "PIX shared"), ("mlx5_1", "1", "rdma", "PIX"),
+    ]  # fmt: skip
 
 
 def test_every_reason_of_an_error_starts_at_0_and_what_is_not_declared_is_other() -> None:

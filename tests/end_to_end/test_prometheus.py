@@ -127,7 +127,8 @@ def test_a_flat_node_is_overlapped_with_high_health(observed: Observed) -> None:
 def test_traffic_by_rate_of_the_byte_counters_is_the_truth(observed: Observed, direction: str) -> None:
     for name, bytes_per_s in (("antiphase", 22.5e9 * 0.4), ("flat", 22.5e9)):
         for port in ("mlx5_0", "mlx5_1"):
-            rate = observed.prometheus.value(f'rate(overlap_rdma_{direction}_bytes_total{{node="{name}",device="{port}"}}[60s])')
+            series = f'overlap_rdma_{direction}_bytes_total{{node="{name}",device="{port}"}}'
+            rate = observed.prometheus.value(f"rate({series}[60s])")
             assert rate == pytest.approx(bytes_per_s, rel=0.02), (name, port)
 
 
@@ -149,15 +150,14 @@ def test_phases_grow_by_one_second_per_second_and_say_the_same(observed: Observe
 def test_every_gpu_is_linked_to_the_port_below_its_switch(observed: Observed) -> None:
     links = observed.prometheus.query('overlap_gpu_link_info{node="antiphase",path="rdma"}')
     assert {(r["metric"]["gpu"], r["metric"]["device"], r["metric"]["reason"]) for r in links} == {
-        ("0", "mlx5_0", "PXB"), ("1", "mlx5_1", "PXB"),
-    } or {r["metric"]["reason"] for r in links} == {"PIX"}
-    assert {(r["metric"]["gpu"], r["metric"]["device"]) for r in links} == {("0", "mlx5_0"), ("1", "mlx5_1")}
+        ("0", "mlx5_0", "PIX"), ("1", "mlx5_1", "PIX"),
+    }  # fmt: skip
 
 
 # What these two machines cannot have: it has tests of its own.
 ELSEWHERE = {
-    "overlap_finding", "overlap_device_quarantined", "overlap_step_period_seconds", "overlap_gpu_pod_info", "overlap_gpu_job_info",
-    "overlap_host_network_filesystem_read_bytes_total",
+    "overlap_finding", "overlap_device_quarantined", "overlap_step_period_seconds", "overlap_gpu_pod_info",
+    "overlap_gpu_job_info", "overlap_host_network_filesystem_read_bytes_total",
 }
 
 
