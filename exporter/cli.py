@@ -147,16 +147,31 @@ def _record(args: argparse.Namespace) -> None:
 
 
 def _analyze(args: argparse.Namespace) -> None:
-    from exporter.offline import analyze, as_json, print_findings, print_table
+    from exporter.offline import analyze, as_json, print_findings, print_table, progress
+    from exporter.report import Judged, check_target, write_report
+    from exporter.trend import Trend
     from exporter.wording import language_of
 
+    if args.html:
+        check_target(args.html, args.force)
     windows = tuple(sorted(set(args.window or (15.0, 60.0, 300.0))))
-    results, session, cut = analyze(args.trace, windows, args.at or (), args.every)
+    language = args.language or language_of(os.environ)
+    trend = Trend()
+    with progress(args.trace) as show:
+
+        def watch(session: Any, reader: Any) -> None:
+            trend.add(session.verdicts.at_s, session.verdicts.analyses)
+            show(session, reader)
+
+        results, session, cut = analyze(args.trace, windows, args.at or (), args.every, watch)
     if args.json:
         print(as_json(args.trace, results, cut, session.verdicts))
     else:
         print_table(args.trace, results, session)
-        print_findings(session.verdicts, args.language or language_of(os.environ))
+        print_findings(session.verdicts, language)
+    if args.html:
+        size = write_report(args.html, Judged(args.trace, session, results, trend, max(r.at_s for r in results), cut), language)
+        print(f"{args.html}: {size / 1e3:.0f} kB, opens in any browser", file=sys.stderr)
     if cut:
         print(f"overlap-exporter: {args.trace}: {cut}", file=sys.stderr)
 
@@ -230,7 +245,9 @@ _COMMANDS = (
                     metavar="S", action="append"),
               _Flag(("--every",), "judge each S seconds", type=_positive, metavar="S"),
               _Flag(("--json",), "print JSON instead of a table, with all words in every language", action="store_true"),
-              _Flag(("--language",), "language of findings and advice (default: that of LC_ALL or LANG)",
+              _Flag(("--html",), "write a report with plots into one self-contained file", metavar="OUT.html"),
+              _Flag(("--force",), "write over a file that exists", action="store_true"),
+              _Flag(("--language",), "language of findings, advice and report (default: that of LC_ALL or LANG)",
                     choices=("en", "zh")))),
     _Command("simulate", "write a labelled trace of a simulated job", _simulate,
              (_Flag(("scenario",), "name of the scenario, see --list", metavar="SCENARIO"),

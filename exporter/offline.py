@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from exporter.model import Finding, OverlapAnalysis, Record
 from exporter.session import GRACE_S, Session, Verdicts
 from exporter.sources.scenarios import list_scenarios
 from exporter.sources.simulator import simulate
-from exporter.trace import TraceError, TraceWriter, read_trace
+from exporter.trace import TraceError, TraceReader, TraceWriter, read_trace
 from exporter.wording import evidence_text, finding_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_LONG_BYTES = 200_000  # a trace of about a minute
 
 # contract name -> field of OverlapAnalysis
 _JSON_FIELDS = {
@@ -34,11 +37,13 @@ _JSON_FIELDS = {
 
 
 def analyze(
-    path: str, windows_s: tuple[float, ...], at_s: Sequence[float], every_s: float | None
+    path: str, windows_s: tuple[float, ...], at_s: Sequence[float], every_s: float | None,
+    watch: Callable[[Session, TraceReader], None] | None = None,
 ) -> tuple[list[OverlapAnalysis], Session, str | None]:
     """Verdicts of a trace at the named instants (default: its end), the session, and where the trace is cut off.
 
-    The session is left as it was at the last instant of at_s where nothing else is asked for, else at the trace's end.
+    watch is called after every evaluation. The session is left as it was at the last instant of at_s where nothing else is
+    asked for, else at the trace's end.
     """
     session = Session()
     reader = read_trace(path)
@@ -57,7 +62,8 @@ def analyze(
                 pending = next(asked, None)
             if at_s and every_s is None and pending is None:
                 continue
-            session.advance(event.t_s)
+            if session.advance(event.t_s) and watch is not None:
+                watch(session, reader)
             last_s = max(last_s, event.t_s)
         session.take(event)
     if last_s == -math.inf:
@@ -89,6 +95,23 @@ def _instants(at_s: Sequence[float], every_s: float | None) -> Iterator[float]:
             named.pop(0)
         yield instant
         k += 1
+
+
+@contextmanager
+def progress(path: str) -> Iterator[Callable[[Session, TraceReader], None]]:
+    """A bar for a trace that takes a while, on a terminal only; yields what `analyze` takes as `watch`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    size = Path(path).stat().st_size if Path(path).is_file() else 0
+    if not console.is_terminal or size < _LONG_BYTES:
+        yield lambda session, reader: None
+        return
+    columns = (TextColumn("judging"), BarColumn(), TextColumn("{task.fields[at]:.0f} s of the trace"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("judge", total=size, at=0.0)
+        yield lambda session, reader: bar.update(task, completed=reader.read_bytes, at=session.verdicts.at_s)
 
 
 def as_json(path: str, results: Sequence[OverlapAnalysis], cut: str | None, verdicts: Verdicts) -> str:

@@ -46,6 +46,7 @@ class TraceReader:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self.cut: str | None = None
+        self.read_bytes = 0  # of the file, by the iteration that is going on
         self._end: str | None = None  # how the file ended, where not well
         first = next(iter(self))  # an iteration yields its header first, or raises
         assert isinstance(first, Inventory)
@@ -99,6 +100,7 @@ class TraceReader:
         try:
             with Path(self.path).open("rb") as file:
                 data = file.read(_CHUNK_BYTES)
+                self.read_bytes = len(data)
                 if data and not data.startswith(_GZIP_MAGIC[: len(data)]):
                     raise TraceError(f"{self.path}: not gzip, so not a trace")
                 inflate = zlib.decompressobj(_GZIP)
@@ -118,6 +120,7 @@ class TraceReader:
                             inflate = zlib.decompressobj(_GZIP)
                     elif not data:
                         data = file.read(_CHUNK_BYTES)
+                        self.read_bytes += len(data)
                         if not data:
                             self._end = "cut off"
         except OSError as e:

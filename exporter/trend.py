@@ -23,7 +23,7 @@ _NONE = float("nan")
 class Trend:
     """Verdicts of one window by GPU id, oldest first."""
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float = 60.0) -> None:
         self._window_s = window_s
         self._kept_at = -math.inf
         self._lock = threading.Lock()

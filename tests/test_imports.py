@@ -61,6 +61,8 @@ RULES = {
     "waveform": "model",
     "scope": "model waveform signals",
     "trend": "model",
+    "top": "model clock advice meanings wording",
+    "report report_plots": "__init__ model advice meanings wording session trend scope waveform",
     "flight": "model history trace",
     "incidents": "model history flight",
     WEB: "__init__ collector model quantities config history meanings advice wording release waveform scope trend flight",
@@ -75,7 +77,7 @@ DOORS = {
     "tornado": "server answer endpoints",
     "bcrypt": "web_config credentials",
     "h2": "kubelet",
-    "rich": "offline recorder doctor",
+    "rich": "offline recorder top doctor",
     "time": "clock",
 }
 
