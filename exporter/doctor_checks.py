@@ -111,11 +111,23 @@ def _interfaces(facts: Facts) -> Iterator[Verdict]:
                       "so that a job over TCP is seen")  # fmt: skip
 
 
+# Source and reason -> what to do.
+_OTHER_REMEDIES = {
+    ("pods", "permission_denied"): "the kubelet's socket lets root in alone: run as user 0, without any capability",
+    ("pods", "missing"): "mount the kubelet's directory pod-resources, and name its socket under pods.socket",
+    ("pods", "timeout"): "the kubelet does not answer: see its log; the last answer stays in force for 15 minutes",
+    ("pods", "protocol"): "no kubelet of 1.20 or later listens there: see pods.socket",
+    ("jobs", "missing"): "nothing, while no job has run: the prolog makes the directory; else see jobs.directory",
+    ("jobs", "permission_denied"): "let everybody read the directory: chmod 755",
+}
+
+
 def _others(facts: Facts) -> Iterator[Verdict]:
     """Sources of other kinds that say themselves why they give nothing."""
     for source in facts.seen.sources:
         if not source.up and source.source.split("/", 1)[0] not in ("nvml", "gpm", "rdma", "nic", "xid"):
-            yield Verdict(WARN, f"{source.source}: {source.reason}", "see docs/configuration.md")
+            remedy = _OTHER_REMEDIES.get((source.source, source.reason or ""), "see docs/configuration.md")
+            yield Verdict(WARN, f"{source.source}: {source.reason}", remedy)
     if any(s.source == "host/all" and s.reads for s in facts.seen.sources):
         yield Verdict(OK, "disks, network file systems and waiting CPUs of the host are read")
 
