@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,11 @@ def main() -> None:
         }  # fmt: skip
         running = [stack.enter_context(_running(n, command, folder / f"{n}.log")) for n, command in commands.items()]
         for name, url in urls.items():
-            _wait(lambda url=url: _answers(f"{url}/-/ready"), running, 30, f"{name} is ready")
+            _wait(partial(_answers, f"{url}/-/ready"), running, 30, f"{name} is ready")
         for name, url in urls.items():
             print(f"{name:<13} {url}/")
         print(f"Simulated node; rules at {faster} times their speed. Waiting for an alert, some minutes ...", flush=True)
-        alerts = _wait(lambda: _answers(f"{urls['alertmanager']}/api/v2/alerts"), running, WITHIN_S, "an alert")
+        alerts = _wait(partial(_answers, f"{urls['alertmanager']}/api/v2/alerts"), running, WITHIN_S, "an alert")
         for alert in alerts or ():
             labels, told = alert["labels"], alert["annotations"]
             print(f"{labels.get('severity', '')}: {labels['alertname']}: {told.get('summary', '')}")
