@@ -13,9 +13,9 @@ from exporter.model import Device, OverlapAnalysis
 from exporter.readings import Sensor
 
 WINDOWS = 4.0  # a rhythm of four averaging windows, or of four refreshes, is resolved
-SLOW_S = 0.5
+SLOW_S = 0.4  # half a second, measured with some error
 _NEARLY = 0.95  # of the resolution: a period is known to a few percent
-_LEFT = 0.7  # of the variance of power is left after averaging over a refresh, where the rhythm is four refreshes long
+_LEFT = 0.7  # of the variance of a rhythm is left after averaging over a quarter of its period
 _JUDGED = ("overlapped", "partial", "serialized", "stalled")
 
 
@@ -25,17 +25,15 @@ def held_to_sensors(
     """The verdict with the resolution of all sensors; unobservable where the job's rhythm is finer than that.
 
     bytes_s: over how long a stretch bytes mean anything at best (NaN: no bytes); step_s: the step period, None without
-    one: then slow bytes are held to the rhythm of power, of whose variance `left` is left after averaging over bytes_s.
-    slowest: the port whose counter is that slow, for the reason.
+    one: then a slow sensor is held to the rhythm of the other, faster one, of whose variance `left` is left after averaging
+    over the window, or the refresh, of the slow one. slowest: the port whose counter is that slow, for the reason.
     """
     by_bytes_s = bytes_s if bytes_s >= SLOW_S else 0.0
     resolution_s = WINDOWS * max(sensor.window_s, by_bytes_s)
     a = replace(a, resolution_s=resolution_s)
     if a.state not in _JUDGED or max(sensor.window_s, by_bytes_s) < SLOW_S or a.communication is None:
         return a
-    seen = left / _LEFT if by_bytes_s else 1.0
-    if step_s is not None:
-        seen = step_s / resolution_s
+    seen = step_s / resolution_s if step_s is not None else left / _LEFT
     if seen >= _NEARLY:
         return a
     return replace(
