@@ -193,7 +193,11 @@ class Analyzer:
                 key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None,
             )
             bytes_s, poll_s = float(readings.fine_length_s[g]), float(readings.step_s[g])
-            left = survival(shares.power[g], poll_s, poll_s, bytes_s) if bytes_s >= SLOW_S else 1.0
+            left = 1.0
+            if bytes_s >= SLOW_S:
+                left = survival(shares.power[g], poll_s, poll_s, bytes_s)
+            elif readings.sensors[g].window_s >= SLOW_S:
+                left = survival(shares.flow[g], float(readings.fine_step_s[g]), bytes_s, readings.sensors[g].window_s)
             a = held_to_sensors(a, readings.sensors[g], bytes_s, steps_s[g], left, slowest)
             out.append(replace(a, step_period_s=steps_s[g]) if known else a)
         return out
