@@ -129,7 +129,7 @@ CASES: tuple[Case, ...] = (
     Case("OverlapSerialized", "a job that runs for a few seconds a minute is no alert",
          job(2, ({"exposed": 0.04, "compute": 0.01, "idle": 0.95}, 60)), (20, 40, 60)),
     Case("OverlapDegraded", "worse than in its own hours before, until that is its own level",
-         job(1, (GOOD, 200), (WORSE, 460)), (30, 100, 200, 218, 480, 640), (235, 300, 400),
+         job(1, (GOOD, 100), (WORSE, 190)), (30, 100, 118, 285), (135, 200, 250),
          ((ON_N0, "llm/train loses 12% of its time more to exposed communication than in the hours before, on 1 GPUs: now "
                   "14%"),)),
     Case("OverlapDegraded", "a job without a past is not compared", job(1, (BAD, 80)), (30, 60, 80)),

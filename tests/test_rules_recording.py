@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.prometheus.recording import PORTS
+from deploy.prometheus.rule import groups_yaml
 from tests.promtool import Series, run
 
 # What a PodMonitor attaches to every series of a target: names that the job's own labels must not be confused with.
@@ -201,3 +203,15 @@ def test_the_worst_state_of_a_node_is_a_number(tmp_path: Path) -> None:
     series = {f'overlap_state{{instance="n1",gpu="{k}",uuid="{k}",window="60s",state="{state}"}}': f"{value}x20"
               for k, (state, value) in enumerate(states.items())}  # fmt: skip
     expect(tmp_path, series, {"instance:overlap_state:worst": {'instance:overlap_state:worst{instance="n1"}': 6}})
+
+
+def test_a_port_is_remembered_for_a_day_after_it_was_last_up(tmp_path: Path) -> None:
+    name = "port:overlap_rdma_active:timestamp_seconds"
+    port = 'instance="n1",device="mlx5_0",port="1"'
+    series = {f"overlap_rdma_port_up{{{port}}}": "1x10 0x1500",
+              'overlap_rdma_port_up{instance="n1",device="dead",port="1"}': "0x1500"}  # fmt: skip
+    samples = [
+        {"expr": name, "eval_time": at, "exp_samples": [{"labels": f"{name}{{{port}}}", "value": 630}] if there else []}
+        for at, there in (("11m", True), ("23h", True), ("24h9m", True), ("24h16m", False))
+    ]
+    assert run(tmp_path, series, samples=samples, rules={"ports.yml": groups_yaml((PORTS,), "")}) == ""

@@ -106,7 +106,8 @@ count_over_time(workload:overlap_exposed:ratio_rate5m[6h] offset 1h) >= 60
         why_for="The finding has stood for 30 s already; three minutes leave out jobs that die at their start.",
         why_keep="A job that stops for a checkpoint is quiet, not cured.",
         summary=f"{_WORKLOAD} moves its gradients over TCP on {{{{ $value }}}} of {_asked('workload:overlap_nodes:count')} "
-                f"nodes although RDMA is up: {_asked('workload:overlap_exposed:ratio_rate5m', 'humanizePercentage')} of its "
+                f"nodes although RDMA is up: {_asked('workload:overlap_exposed:ratio_rate5m', 'humanizePercentage')} of "
+                "its "
                 "time is exposed communication",
         description="Every collective of the job is as slow as its slowest node. Read what NCCL logged at the start, "
                     "correct it, restart the job.",
@@ -155,7 +156,8 @@ count_over_time(workload:overlap_exposed:ratio_rate5m[6h] offset 1h) >= 60
         why_for="Other jobs' checkpoints and starts congest a fabric for minutes.",
         why_keep="Congestion comes in waves.",
         summary=f"The network is congested on {{{{ $value }}}} of {_asked('workload:overlap_nodes:count')} nodes of "
-                f"{_WORKLOAD}, which loses {_asked('workload:overlap_exposed:ratio_rate5m', 'humanizePercentage')} of its time "
+                f"{_WORKLOAD}, which loses {_asked('workload:overlap_exposed:ratio_rate5m', 'humanizePercentage')} of its "
+                "time "
                 "to exposed communication",
         description="Packets are marked, paused, lost or sent again more often than a healthy fabric does for this "
                     "traffic.",
@@ -199,16 +201,16 @@ _DEAD_PORTS = """\
   max by (cluster, instance, device, port) (overlap_rdma_port_up{}) == 0
   and on (cluster, instance, device, port)
   (
-    port:overlap_rdma_port_up:max1d == 1
+    port:overlap_rdma_active:timestamp_seconds
     or max by (cluster, instance, device, port) (overlap_gpu_link_info{{path="rdma"}})
   )"""
 _OF_NODE = "{instance=%q,cluster=%q}"
 
 
 def _each(series: str, text: str) -> str:
-    """A text for each series of the node."""
+    """A text for each series of the node, by device."""
     query = " ".join(series.split()).replace('"', "'")
-    return f'{{{{ range query (printf "{query}" $labels.instance $labels.cluster) }}}}{text} {{{{ end }}}}'
+    return f'{{{{ range query (printf "{query}" $labels.instance $labels.cluster) | sortByLabel "device" }}}}{text} {{{{ end }}}}'
 
 
 _MACHINES: tuple[Alert, ...] = (
@@ -306,7 +308,8 @@ or on (cluster, instance, source)
             "whose clock is wrong.",
         why_for="A node that boots, or compiles, is busy for minutes.",
         why_keep="As for the others.",
-        summary=f"The exporter on {_NODE} reads {{{{ $labels.source }}}} late: {{{{ if lt $value 1.0 }}}}{_SHARE} of the reads "
+        summary=f"The exporter on {_NODE} reads {{{{ $labels.source }}}} late: {{{{ if lt $value 1.0 }}}}{_SHARE} of the "
+                "reads "
                 "are left out{{ else }}the last one is {{ $value | humanizeDuration }} old{{ end }}",
         description="Shares of time from such readings are less certain. The node is short of CPU time, or a device "
                     "answers slowly.",

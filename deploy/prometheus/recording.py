@@ -194,14 +194,18 @@ CLUSTER = Group(
     ),
 )  # fmt: skip
 
-MEMORY = Group(
-    "overlap-memory", 120,
+PORTS = Group(
+    "overlap-ports", 30,
     (
-        Recording("port:overlap_rdma_port_up:max1d",
-                  "max by (cluster, instance, device, port) (max_over_time(overlap_rdma_port_up[1d:10m]))",
-                  "1 for ports that were up within the last day. Many nodes carry ports that never had a cable."),
+        Recording("port:overlap_rdma_active:timestamp_seconds",
+                  "max by (cluster, instance, device, port) (timestamp(overlap_rdma_port_up == 1))\n"
+                  "or\nport:overlap_rdma_active:timestamp_seconds > time() - 86400",
+                  "When a port was last up, for ports that were up within a day: many nodes carry ports that never had a "
+                  "cable. It "
+                  "carries its own last value on, because a look back over a day of samples of all ports takes seconds in "
+                  "a large "
+                  "cluster; after more than five minutes without rules it begins anew."),
     ),
-    "What needs a look back over a day is asked every other minute, and at every tenth minute of that day only.",
 )  # fmt: skip
 
-RECORDING: tuple[Group, ...] = (WORKLOADS, STRAGGLERS, CLUSTER, MEMORY)
+RECORDING: tuple[Group, ...] = (WORKLOADS, STRAGGLERS, CLUSTER, PORTS)

@@ -120,14 +120,15 @@ def _recording(rule: Recording) -> Iterator[str]:
     yield from _labels(rule.labels)
 
 
-def _alert(rule: Alert, runbooks: str) -> Iterator[str]:
+def _alert(rule: Alert, runbooks: str, keep: bool) -> Iterator[str]:
     yield from _comment(rule.why, "      ")
     yield f"      - alert: {rule.name}"
     yield from _expression(rule.expr, "        ")
     yield from _comment(rule.why_for, "        ")
     yield f"        for: {duration(rule.for_s)}"
-    yield from _comment(rule.why_keep, "        ")
-    yield f"        keep_firing_for: {duration(rule.keep_s)}"
+    if keep:
+        yield from _comment(rule.why_keep, "        ")
+        yield f"        keep_firing_for: {duration(rule.keep_s)}"
     yield from _labels({"severity": rule.severity})
     yield "        annotations:"
     for key, value in (("summary", rule.summary), ("description", rule.description),
@@ -135,14 +136,17 @@ def _alert(rule: Alert, runbooks: str) -> Iterator[str]:
         yield f"          {key}: {json.dumps(value, ensure_ascii=False)}"
 
 
-def groups_yaml(groups: tuple[Group, ...], runbooks: str, head: str = "") -> str:
-    """A rule file; `runbooks` is where the pages of deploy/runbooks can be read, `head` a comment at its top."""
+def groups_yaml(groups: tuple[Group, ...], runbooks: str, head: str = "", keep: bool = True) -> str:
+    """A rule file; `runbooks` is where the pages of deploy/runbooks can be read, `head` a comment at its top.
+
+    keep: with keep_firing_for, which vmalert before 1.93 and Prometheus before 2.42 refuse.
+    """
     lines = [*_comment(head, ""), "groups:"]
     for group in groups:
         lines += [*_comment(group.why, "  "), f"  - name: {group.name}"]
         lines += [f"    interval: {duration(group.interval_s)}", "    rules:"]
         for rule in group.rules:
-            lines += _alert(rule, runbooks) if isinstance(rule, Alert) else _recording(rule)
+            lines += _alert(rule, runbooks, keep) if isinstance(rule, Alert) else _recording(rule)
     return "\n".join(lines) + "\n"
 
 
