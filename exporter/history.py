@@ -32,7 +32,7 @@ from exporter.model import (
 
 Array = NDArray[np.float64]
 _EMPTY: Array = np.empty(0)
-_ROOM = 512  # readings that a ring has room for at first, and gains at least each time that it is full
+_ROOM = 128  # readings that a ring has room for at first, and gains at least each time that it is full
 _ROOM_SHARE = 64  # of what is kept: the rest of the room is memory that holds nothing
 _MOST_GONE = 64  # sources that are not there any more and still have a health of their own
 _MOST_RETIRED_BYTES = 4_000_000  # of sources that are not there any more, for the flight recorder

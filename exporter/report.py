@@ -86,7 +86,8 @@ def report(judged: Judged, language: str) -> str:
     style, script = ((_ASSETS / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     return (
         f'<!doctype html>\n<html lang="{language}">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(name)} · overlap-exporter</title>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(name)} · overlap-exporter</title>\n"
         f"<style>\n{style}</style>\n</head>\n<body>\n{body}\n"
         f'<footer>overlap-exporter {escape(__version__)}</footer>\n<script>\n{script}</script>\n</body>\n</html>\n'
     )  # fmt: skip
@@ -102,9 +103,10 @@ def _section(title: Text, content: str) -> str:
 
 def _head(name: str, judged: Judged, snapshot: Snapshot, language: str) -> str:
     inventory = snapshot.inventory
-    facts = Text(f"{inventory.host}: {len(inventory.of_kind('gpu'))} GPUs, {len(inventory.of_kind('rdma_port'))} RDMA ports; "
+    gpus, ports = len(inventory.of_kind("gpu")), len(inventory.of_kind("rdma_port"))
+    facts = Text(f"{inventory.host}: {gpus} GPUs, {ports} RDMA ports; "
                  f"judged at {judged.last_s:.0f} s, over the last {snapshot.verdict_window_s:g} s",
-                 f"{inventory.host}：{len(inventory.of_kind('gpu'))} 块 GPU，{len(inventory.of_kind('rdma_port'))} 个 RDMA 端口；"
+                 f"{inventory.host}：{gpus} 块 GPU，{ports} 个 RDMA 端口；"
                  f"判断时刻 {judged.last_s:.0f} 秒，依据此前 {snapshot.verdict_window_s:g} 秒")  # fmt: skip
     other = "English" if language == "zh" else "中文"
     return (f'<header><div><h1>{escape(name)}</h1><p class="sub">{_t(facts)}</p></div>'
@@ -194,7 +196,8 @@ def _gpu(gpu: Device, judged: Judged, snapshot: Snapshot, is_open: bool) -> str:
         (Text("Power against traffic", "功耗与流量"), scatter_svg(scope["picture"])),
         (Text("One step, folded", "一步的平均波形") if not fold else
          Text(f"One step: mean of {fold['steps']} steps of {measured(fold['period_s'], 'seconds')}",
-              f"一步的平均波形：{fold['steps']} 步，每步 {measured(fold['period_s'], 'seconds')}"), fold_svg(fold) if fold else None),
+              f"一步的平均波形：{fold['steps']} 步，每步 {measured(fold['period_s'], 'seconds')}"),
+         fold_svg(fold) if fold else None),
         (Text("Over the trace: health, exposed, correlation", "全程：健康度、暴露、相关系数"),
          trend_svg(judged.trend.json(gpu.id))),
     )  # fmt: skip
@@ -246,7 +249,8 @@ def _sensors(snapshot: Snapshot) -> str:
     inventory = snapshot.inventory
     seen = {(r.id, r.quantity): r.refresh_s for r in snapshot.refresh}
     resolution = {a.gpu_id: a.resolution_s for a in snapshot.analyses}
-    heads = (Text("GPU", "GPU"), Text("power read by", "功耗来源"), Text("averages over", "平均时长"), Text("new value every", "刷新周期"),
+    heads = (Text("GPU", "GPU"), Text("power read by", "功耗来源"), Text("averages over", "平均时长"),
+             Text("new value every", "刷新周期"),
              Text("measured", "实测"), Text("blind below", "可分辨的最短节奏"),
              Text("traffic from", "流量来自"))  # fmt: skip
 

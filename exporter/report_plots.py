@@ -168,9 +168,8 @@ def scatter_svg(drawn: Mapping[str, Any]) -> str | None:
     for share in (0.0, 0.5, 1.0):
         said = "0" if share == 0 else measured(share * top, "bytes_per_second")
         parts.append(_text(box.left - 6, box.y(share) + 4 + 6 * (share == 1), said, "rates", "end"))
-    parts += [
-        f'<circle class="dot {_PHASES[letter]}" cx="{box.x(w):.1f}" cy="{box.y(b / top):.1f}" r="2.2"/>' for w, b, letter in dots
-    ]
+    for w, b, letter in dots:
+        parts.append(f'<circle class="dot {_PHASES[letter]}" cx="{box.x(w):.1f}" cy="{box.y(b / top):.1f}" r="2.2"/>')
     middle_watts, middle_rate = drawn["middle_watts"], drawn["middle_bytes_per_s"]
     if middle_watts is not None:
         across = "" if middle_rate is None else f"M{box.left:g} {box.y(middle_rate / top):.1f}H{box.width - box.right:g}"
@@ -222,11 +221,13 @@ def trend_svg(trend: Mapping[str, Any]) -> str | None:
         last = -math.inf
         for t, value in zip(t_s, trend[name], strict=True):
             if value is not None:
-                run.append(f"{'L' if run and t - last < 3 * trend['every_s'] else 'M'}{box.x(t):.1f} {box.y((value + 1) / 2):.1f}")
+                goes_on = bool(run) and t - last < 3 * trend["every_s"]
+                run.append(f"{'L' if goes_on else 'M'}{box.x(t):.1f} {box.y((value + 1) / 2):.1f}")
                 last = t
         if len(run) > 1:
             parts.append(f'<path class="{name}" d="{"".join(run)}"/>')
     span = box.x_to - box.x_from
     parts += [_text(box.x(box.x_from + s * span), box.height - 6, f"{box.x_from + s * span:.0f} s", "ticks", a)
               for s, a in ((0.0, "start"), (0.5, "middle"), (1.0, "end"))]  # fmt: skip
-    return picture(box, Text("health, exposed share and correlation over time", "健康度、暴露占比与相关系数随时间的变化"), *parts)
+    label = Text("health, exposed share and correlation over time", "健康度、暴露占比与相关系数随时间的变化")
+    return picture(box, label, *parts)

@@ -30,6 +30,10 @@ def step_starts(t: Array, flow: Array, period_s: float) -> Array:
     (True, 0.5)
     """
     known = np.isfinite(flow)
+    if known.any():
+        # What lies before the first and after the last reading is not missed.
+        span = slice(int(np.argmax(known)), len(known) - int(np.argmax(known[::-1])))
+        t, flow, known = t[span], flow[span], known[span]
     if len(t) < 4 or np.count_nonzero(known) < (1 - _MOST_MISSING) * len(t) or not period_s > 0:
         return np.empty(0)
     begin_s = max(float(t[0]), float(t[-1]) - _MOST_STEPS * period_s)
