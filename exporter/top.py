@@ -125,6 +125,12 @@ class Client:
             self._connection.close()
             self._connection = None
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _why(error: Exception, address: Address) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -292,14 +298,14 @@ def _cause(gpu: Mapping[str, Any], verdict: Mapping[str, Any], language: str) ->
 
 def top(url: str, clock: Clock, language: str) -> None:
     """Draw until interrupted; where the output is no terminal, print one snapshot. TopError where there is no daemon."""
-    client = Client(parse_url(url))
     console = Console(highlight=False)
-    view = look(client)
-    if not console.is_terminal:
-        Console(width=_PIPE_WIDTH, highlight=False).print(draw(view, language))
-        return
-    with Live(draw(view, language, hint=True), console=console, screen=True, auto_refresh=False) as live:
-        watch(client, clock, view, lambda seen: live.update(draw(seen, language, hint=True), refresh=True), language)
+    with Client(parse_url(url)) as client:
+        view = look(client)
+        if not console.is_terminal:
+            Console(width=_PIPE_WIDTH, highlight=False).print(draw(view, language))
+            return
+        with Live(draw(view, language, hint=True), console=console, screen=True, auto_refresh=False) as live:
+            watch(client, clock, view, lambda seen: live.update(draw(seen, language, hint=True), refresh=True), language)
 
 
 def watch(client: Client, clock: Clock, view: View, show: Callable[[View], None], language: str) -> None:
