@@ -64,7 +64,9 @@ def band(panel: timeseries.Panel, low: str, median: str, high: str, color: str, 
     panel.override_by_name(
         high, [*thin, DynamicConfigValue("custom.fillBelowTo", low), DynamicConfigValue("custom.fillOpacity", 20)]
     )
-    return panel.override_by_name(median, [fixed, *axis])
+    # Two lines that lie on each other are still two: the one on the right is dashed.
+    style = [DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [12, 8]})] if right else []
+    return panel.override_by_name(median, [fixed, *axis, *style])
 
 
 def job() -> dashboard.Dashboard:
@@ -171,9 +173,9 @@ def job() -> dashboard.Dashboard:
          Query(f"instance_workload:overlap_wait_least:ratio_rate5m{{{_J}}}", ref="E"),
          Query(f"instance_workload:overlap_step_period_seconds:median{{{_J}}}", ref="F"),
          Query(_NODES, ref="G")],
-        [Column("instance", "Node", TEXT, width=140, url=_NODE_URL), Column("Value #B", "Health", HEALTH, "gauge"),
-         Column("Value #A", "Exposed", EXPOSED, "gauge"), Column("Value #C", "Stall", LOST, "gauge"),
-         Column("Value #D", "Wait", LOST, "gauge"), Column("Value #E", "Least wait", SHARE, width=90),
+        [Column("instance", "Node", TEXT, width=140, url=_NODE_URL), Column("Value #B", "Health", HEALTH, "gauge", 125),
+         Column("Value #A", "Exposed", EXPOSED, "gauge", 125), Column("Value #C", "Stall", LOST, "gauge", 125),
+         Column("Value #D", "Wait", LOST, "gauge", 125), Column("Value #E", "Least wait", SHARE, width=90),
          Column("Value #F", "Step", Look("s", decimals=2), width=85), Column("Value #G", "GPUs", Look("short"), width=55)],
         (14, 9), ("Exposed", True)))  # fmt: skip
     d.with_panel(grid(
@@ -183,7 +185,7 @@ def job() -> dashboard.Dashboard:
             f"  or (overlap_finding{{uuid=''}} and on (cluster, instance) {_NODES})\n)"))],
         [Column("finding", "Finding", NAMES), Column("instance", "Node", TEXT, width=120, url=_NODE_URL),
          Column("Value", "GPUs", Look("short"), width=55),
-         Column("runbook", "Runbook", TEXT, width=150, url=runbook_url("${__value.raw}"))],
+         Column("runbook", "Runbook", TEXT, width=165, url=runbook_url("${__value.raw}"))],
         (10, 9)))  # fmt: skip
 
     d.with_panel(

@@ -41,6 +41,10 @@ class Prometheus:
             with error:
                 raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
+            return json.load(answer)["data"]
+
     def query(self, expression: str) -> list[dict[str, Any]]:
         found = self.ask("/api/v1/query", query=expression)
         return [{"metric": {}, "value": found["result"]}] if found["resultType"] == "scalar" else found["result"]
@@ -75,7 +79,6 @@ def _running(command: Sequence[str], log: Path, url: str) -> Iterator[None]:
 def prometheus(folder: Path, targets: Iterable[tuple[str, str]], *, rules: Mapping[str, str] | None = None,
                alertmanager: str | None = None, every: str = "500ms") -> Iterator[Prometheus]:  # fmt: skip
     """Prometheus that scrapes `targets` (instance, host:port[/path]) and evaluates `rules` (file name -> text)."""
-    url = f"http://127.0.0.1:{free_port()}"
     for name, text in (rules or {}).items():
         (folder / name).write_text(text, encoding="utf-8")
     scrapes = []
@@ -89,7 +92,15 @@ def prometheus(folder: Path, targets: Iterable[tuple[str, str]], *, rules: Mappi
     }
     if alertmanager:
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager.removeprefix("http://")]}]}]}
-    (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    with prometheus_of(folder, json.dumps(config)) as server:  # JSON is YAML
+        yield server
+
+
+@contextmanager
+def prometheus_of(folder: Path, config: str) -> Iterator[Prometheus]:
+    """Prometheus with this configuration."""
+    url = f"http://127.0.0.1:{free_port()}"
+    (folder / "prometheus.yml").write_text(config, encoding="utf-8")
     command = [require("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
                f"--web.listen-address={url.removeprefix('http://')}"]  # fmt: skip
     with _running(command, folder / "prometheus.log", url):

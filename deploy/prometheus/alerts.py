@@ -210,7 +210,8 @@ _OF_NODE = "{instance=%q,cluster=%q}"
 def _each(series: str, text: str) -> str:
     """A text for each series of the node, by device."""
     query = " ".join(series.split()).replace('"', "'")
-    return f'{{{{ range query (printf "{query}" $labels.instance $labels.cluster) | sortByLabel "device" }}}}{text} {{{{ end }}}}'
+    asked = f'query (printf "{query}" $labels.instance $labels.cluster) | sortByLabel "device"'
+    return f"{{{{ range {asked} }}}}{text} {{{{ end }}}}"
 
 
 _MACHINES: tuple[Alert, ...] = (
