@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -143,5 +142,15 @@ def test_no_expression_is_written_twice_in_two_tables() -> None:
     assert len(set(EXPRESSIONS.values())) == len(EXPRESSIONS)
 
 
-def test_every_file_of_the_folder_is_generated_or_python() -> None:
-    assert {p.name for p in Path(HERE).iterdir() if p.is_file() and p.suffix != ".py"} == set(files())
+def test_no_rule_file_is_left_over() -> None:
+    assert {p.name for p in HERE.glob("*overlap-*.yml")} | {p.name for p in HERE.glob("prometheusrule-*.yml")} == set(files())
+
+
+def test_the_documents_name_every_alert_and_every_recorded_series() -> None:
+    text = (DEPLOY.parent / "docs" / "alerts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (critical|warning|info) \| .* \| (\d+m) \|$", text, re.MULTILINE)
+    assert sorted(rows) == sorted((rule.name, rule.severity, f"{rule.for_s // 60}m") for rule in TABLE.values())
+    for group in RECORDING:
+        for rule in group.rules:
+            assert isinstance(rule, Recording)
+            assert rule.record in text or f"..:{rule.record.partition(':')[2]}" in text, rule.record
