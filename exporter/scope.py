@@ -29,6 +29,7 @@ _IDLE_RUN_S, _IDLE_UTILIZATION = 15.0, 0.05
 _BUSY = 0.5  # utilisation from here on: a kernel is resident
 _SURE = 0.38  # presence at which traffic is as likely there as not (levels.soft_presence is 0.5)
 _BINS = 48
+_UNJUDGED = ("idle", "no_data", "unobservable")  # states in which levels and rhythm say nothing
 _FEWEST_STEPS = 5
 _MOST_DOTS = 600
 
@@ -96,7 +97,7 @@ def picture_json(series: Series, snapshot: Snapshot, gpu: Device, seconds: float
     window_s = snapshot.verdict_window_s
     analysis = verdict_of(snapshot, gpu)
     found = readings_of(series, snapshot, gpu, analysis, snapshot.t_s, max(window_s, min(seconds or window_s, LONGEST_S)))
-    judged = analysis is not None and analysis.state not in ("idle", "no_data", "unobservable")
+    judged = analysis is not None and analysis.state not in _UNJUDGED
     dots = slice(max(0, len(found.t) - _MOST_DOTS), None) if seconds is None else slice(None)
     return {
         "at_s": snapshot.t_s,
@@ -237,10 +238,9 @@ def fold_json(series: Series, inventory: Inventory, gpu: Device, analysis: Overl
               end_s: float, window_s: float) -> dict[str, Any] | None:  # fmt: skip
     """The mean waveform of one step over the window: at phase_s the mean power and the mean traffic of each path.
 
-    None where the verdict knows no period, or too few steps of it were seen.
+    None where there is no verdict, or it knows no period, or too few steps of it were seen.
     """
-    period_s = analysis.step_period_s if analysis is not None else None
-    if period_s is None or found.path is None:
+    if analysis is None or analysis.state in _UNJUDGED or analysis.step_period_s is None or found.path is None:
         return None
     links = links_of(inventory, gpu)
     step_s = read_every_s(inventory, links)
@@ -250,7 +250,7 @@ def fold_json(series: Series, inventory: Inventory, gpu: Device, analysis: Overl
         return None
     t = (grid[:-1] + grid[1:]) / 2
     rates_ = traffic.between(grid[:-1], grid[1:])
-    starts = fold.step_starts(t, rates_[found.path], period_s)
+    starts = fold.step_starts(t, rates_[found.path], analysis.step_period_s)
     if len(starts) <= _FEWEST_STEPS:
         return None
     bins = int(min(_BINS, max(12, np.count_nonzero(found.t > end_s - window_s) / 6)))

@@ -1,8 +1,8 @@
 """What open event streams are sent, as bytes that are made once for all who look at the same thing.
 
 `endpoints` runs one loop per client over `next`: the snapshot of each second, and for the GPU that a client looks at what
-`watches` makes of it. A client that cannot follow misses events: none are kept for it, and the page asks for the stretch
-that it missed.
+`watches` makes of it. A client that cannot follow misses events: nothing is kept for it, and the page asks for the
+stretch that it missed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Client:
     """One open stream, and what it was sent last. gpu: the id of the GPU that it looks at; None: snapshots alone."""
 
     gpu: str | None = None
+    live: int = 0
     sent: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -92,8 +93,9 @@ class Stream:
 
     def news(self, client: Client) -> bytes:
         """The events that a client was not sent yet, which count as sent from now on; empty where there are none."""
-        new: list[bytes] = []
-        for name, event in (("snapshot", self._newest()), *self._watches.events(client.gpu)):
+        live, client.live = self._watches.live(client.gpu, client.live)
+        new = [live] if live else []
+        for name, event in (("snapshot", self._newest()), ("picture", self._watches.picture(client.gpu))):
             if event and client.sent.get(name) is not event:
                 client.sent[name] = event
                 new.append(event)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.model import Device, Series, Snapshot
@@ -17,11 +18,14 @@ from exporter.scope import live_json, newest_s, picture_json
 
 log = logging.getLogger(__name__)
 
+_MOST_LIVE = 20  # two seconds, for who was held up for a moment
+
 
 @dataclass(slots=True)
 class _Watch:
     clients: int = 0
-    live: bytes = b""
+    live: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_LIVE))  # numbered
+    made: int = 0  # events of live so far
     picture: bytes = b""
     picture_of: Snapshot | None = None
     after_s: tuple[float, float] | None = None  # up to here power and traffic have been sent
@@ -50,10 +54,17 @@ class Watches:
             if not self._watches[gpu_id].clients:
                 del self._watches[gpu_id]
 
-    def events(self, gpu_id: str | None) -> tuple[tuple[str, bytes], ...]:
-        """The newest events of a GPU by name; empty bytes where there is none yet."""
+    def live(self, gpu_id: str | None, after: int) -> tuple[bytes, int]:
+        """The events of readings behind number `after`, of the last two seconds at most, and the number of the newest."""
         watch = self._watches.get(gpu_id or "")
-        return () if watch is None else (("live", watch.live), ("picture", watch.picture))
+        if watch is None or watch.made == after:
+            return b"", after
+        return b"".join(event for number, event in watch.live if number > after), watch.made
+
+    def picture(self, gpu_id: str | None) -> bytes:
+        """The newest picture of a GPU; empty where there is none yet."""
+        watch = self._watches.get(gpu_id or "")
+        return b"" if watch is None else watch.picture
 
     def poll(self, snapshot: Snapshot) -> bool:
         """Make events of what has come since the last call; whether there are any."""
@@ -82,7 +93,8 @@ class Watches:
         if after_s == watch.after_s:
             return False
         watch.after_s = after_s
-        watch.live = b"event: live\ndata: " + self._to_json({"gpu": gpu.id, **body}) + b"\n\n"
+        watch.made += 1
+        watch.live.append((watch.made, b"event: live\ndata: " + self._to_json({"gpu": gpu.id, **body}) + b"\n\n"))
         return True
 
     async def _draw(self, watch: _Watch, gpu: Device, snapshot: Snapshot) -> None:

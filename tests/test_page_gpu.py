@@ -12,6 +12,7 @@ from exporter.advice import ADVICE
 from exporter.history import History
 from exporter.model import Record, Snapshot
 from tests import snapshots
+from tests.test_server import until
 
 if TYPE_CHECKING:
     from tests.page_visits import Visit
@@ -43,8 +44,8 @@ def test_the_gpu_that_loses_most_is_looked_at_first(visit: Visit) -> None:
 
 def test_the_scope_holds_every_reading_and_colours_their_phases(visit: Visit) -> None:
     page = opened(visit, 2)
-    page.wait_for_function("Number(document.getElementById('scope').dataset.points) > 300")
     # 10 s: 200 readings of power, and 100 intervals of traffic at the rate of the sources.
+    until(lambda: int(page.locator("#scope").get_attribute("data-points")) > 290)
     assert int(page.locator("#scope").get_attribute("data-points")) == pytest.approx(312, abs=15)
     legend = text(page, "#phase-legend")
     assert re.search(r"compute 5\d %", legend)
@@ -80,7 +81,7 @@ def test_phases_of_a_serialized_job_are_red_and_orange_and_those_of_a_hidden_one
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector('#phase-legend .phase[data-phase="overlapped"]')
-    page.wait_for_function("document.getElementById('chosen').textContent === 'GPU 0'")
+    page.wait_for_selector('#chosen:text-is("GPU 0")')
     assert colours(page, "#scope canvas")["green"] > 2 * serialized["green"]
 
 
@@ -111,7 +112,7 @@ def test_dragging_zooms_and_escape_goes_back_to_the_present(visit: Visit) -> Non
     assert span_s(page) == pytest.approx(1.0, abs=0.05)
     assert re.fullmatch(r"zoomed to (1\.0\d s|99\d ms)", text(page, "#zoomed"))
     page.mouse.wheel(0, 200)
-    page.wait_for_function("Number(document.getElementById('scope').dataset.span) > 1.1")
+    until(lambda: span_s(page) > 1.1)
     page.keyboard.press("Escape")
     assert span_s(page) == 10.0
     assert text(page, "#zoomed") == ""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import http.client
 import json
+import os
 import socket
 import ssl
 import threading
@@ -17,11 +19,12 @@ import bcrypt
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from exporter import answer, endpoints, server, stream
+from exporter import answer, endpoints, server, stream, watches
 from exporter.collector import OPENMETRICS_TYPE, TEXT_TYPE, Exposition
 from exporter.history import History
-from exporter.model import Snapshot
+from exporter.model import Device, Record, Snapshot
 from exporter.server import Server, ServerError, parse_address
+from exporter.trace import read_trace
 from exporter.trend import Trend
 from tests import snapshots
 from tests.test_web_config import certificate
@@ -531,3 +534,186 @@ def test_a_client_that_never_finishes_the_tls_handshake_is_cut_off(
     at = serve(Daemon(snapshots.snapshot()), str(tmp_path / "web.yml"))
     with closing(socket.create_connection(at.address, 10)) as line:
         assert line.recv(100) == b""
+
+
+# --- the GPU that is looked at ---
+
+
+def named_events(at: Server, query: str) -> tuple[socket.socket, Iterator[tuple[str, dict[str, object]]]]:
+    """An open event stream, and its events with their names."""
+    line = socket.create_connection(at.address, 10)
+    line.sendall(f"GET /api/v1/stream{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+    def read() -> Iterator[tuple[str, dict[str, object]]]:
+        name = "message"
+        for row in line.makefile("rb"):
+            if row.startswith(b"event: "):
+                name = row[7:].strip().decode()
+            elif row.startswith(b"data: "):
+                yield name, json.loads(row[6:])
+                name = "message"
+
+    return line, read()
+
+
+def test_a_stream_with_a_gpu_brings_its_picture_and_its_readings_as_they_come(serve: Serve) -> None:
+    daemon = Daemon(snapshots.snapshot(), snapshots.history(20.0))
+    line, news = named_events(serve(daemon), "?gpu=2")
+    with closing(line):
+        name, snapshot = next(news)
+        assert (name, len(snapshot["sparks"]["gpus"])) == ("message", 8)
+        name, picture = next(news)
+        assert (name, picture["gpu"], set(picture["readings"]["phases"]) >= {"c", "e"}) == ("picture", "GPU-2", True)
+        values = list({**snapshots.GPU_VALUES, "power_watts": 123.4}.values())
+        daemon.history.apply(Record("nvml/GPU-2", 400.1, values))
+        name, live = next(news)
+        assert (name, live["gpu"], live["power"]) == ("live", "GPU-2", {"t_s": [400.1], "watts": [123.4]})
+        daemon.history.apply(Record("nvml/GPU-3", 400.2, values))  # nobody looks at it
+        daemon.show(replace(snapshots.snapshot(), t_s=401.0))
+        assert {next(news)[0], next(news)[0]} == {"message", "picture"}
+
+
+def test_nothing_is_made_of_a_gpu_that_nobody_looks_at(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = watches.picture_json
+
+    def counted(history: History, snapshot: Snapshot, gpu: Device) -> object:
+        made.append(gpu.id)
+        return real(history, snapshot, gpu)
+
+    monkeypatch.setattr(watches, "picture_json", counted)
+    daemon = Daemon(snapshots.snapshot(), snapshots.history(5.0))
+    at = serve(daemon)
+    first, news = named_events(at, "?gpu=1")
+    second, more = named_events(at, "?gpu=1")
+    plain, few = named_events(at, "")
+    for each in (news, more):
+        assert {next(each)[0], next(each)[0]} == {"message", "picture"}
+    next(few)
+    assert made == ["GPU-1"], "made once, however many look on"
+    for line in (first, second, plain):
+        line.close()
+
+
+def test_a_stream_of_a_gpu_that_is_not_here_is_refused(full: Server) -> None:
+    assert get(full, "/api/v1/stream?gpu=17").status == 404
+
+
+def test_a_picture_that_cannot_be_drawn_is_said_once_and_stops_nothing(serve: Serve, monkeypatch: pytest.MonkeyPatch,
+                                                                       caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+    def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(watches, "picture_json", broken)
+    daemon = Daemon(snapshots.snapshot(), snapshots.history(5.0))
+    line, news = named_events(serve(daemon), "?gpu=1")
+    with closing(line):
+        for k in range(3):
+            assert next(news)[0] == "message"
+            daemon.show(replace(snapshots.snapshot(), t_s=401.0 + k))
+        assert next(news)[0] == "message"
+        until(lambda: bool(caplog.records))
+        daemon.show(replace(snapshots.snapshot(), t_s=405.0))
+        assert next(news)[0] == "message"
+    assert [r.message for r in caplog.records] == ["GPU-1 cannot be drawn: ValueError: broken"]
+
+
+def test_the_scope_and_the_trend_of_a_gpu_are_json(full: Server) -> None:
+    scope = json.loads(get(full, "/api/v1/scope?gpu=2&seconds=30").body)
+    assert (scope["gpu"], len(scope["power"]["t_s"]), len(scope["traffic"]["rdma"])) == ("GPU-2", 600, 300)
+    assert get(full, "/api/v1/scope?gpu=2&seconds=400").status == 400
+    assert json.loads(get(full, "/api/v1/trend?gpu=2").body)["t_s"] == []
+    assert get(full, "/api/v1/trend?gpu=9").status == 404
+
+
+def test_the_flight_recorder_is_sent_as_a_trace(full: Server, tmp_path: Path) -> None:
+    sent = get(full, "/api/v1/trace?seconds=10")
+    assert sent.headers["Content-Type"] == "application/gzip"
+    assert sent.headers["Content-Disposition"] == 'attachment; filename="overlap-node-1-20260101T000640Z.jsonl.gz"'
+    (tmp_path / "t.jsonl.gz").write_bytes(sent.body)
+    times = [e.t_s for e in read_trace(tmp_path / "t.jsonl.gz") if isinstance(e, Record)]
+    assert (len(times) > 2000, min(times) >= 0, max(times)) == (True, True, pytest.approx(10.0))
+    head = get(full, "/api/v1/trace?seconds=10", "HEAD")
+    assert (head.status, head.body) == (200, b"")
+    assert get(full, "/api/v1/trace?seconds=601").status == 400
+
+
+def test_a_client_that_does_not_take_its_trace_is_let_go_and_holds_up_nobody(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer, "SLOWEST_WRITE_S", 0.5)
+    monkeypatch.setattr(endpoints, "_MOST_DOWNLOADS", 1)
+    large = [os.urandom(100_000)] * 200  # more than the kernel takes for a client that does not read
+    monkeypatch.setattr(endpoints, "encode", lambda part: iter(large if part.end_s - part.start_s > 100 else [b"small"]))
+    at = serve(Daemon(snapshots.snapshot(), snapshots.history(2.0)))
+    with closing(socket.socket()) as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        lazy.connect(at.address)
+        lazy.sendall(b"GET /api/v1/trace HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(lambda: get(at, "/api/v1/trace").status == 503)
+        assert get(at, "/-/healthy").status == 200
+        until(lambda: _reset(lazy))
+    until(lambda: get(at, "/api/v1/trace?seconds=2").status == 200)
+
+
+@pytest.mark.parametrize("sent", [
+    b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"\r\n" * 2000,
+    b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gopher\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 4000 + b"\r\n", b"GET /" + b"a" * 70_000, b"\0" * 100,
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET /api/v1/waveform?gpu=" + b"%00" * 500 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+], ids=range(11))  # fmt: skip
+def test_malformed_and_oversized_requests_get_no_page_and_break_nothing(sent: bytes, serve: Serve,
+                                                                        caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+    at = serve(Daemon(snapshots.snapshot()))
+    with closing(socket.create_connection(at.address, 10)) as line:
+        with contextlib.suppress(OSError):
+            line.sendall(sent)
+            line.shutdown(socket.SHUT_WR)
+        got = b""
+        with contextlib.suppress(OSError):
+            while more := line.recv(4096):
+                got += more
+    assert b" 200 " not in got[:20]
+    assert b"Traceback" not in got
+    assert get(at, "/-/healthy").status == 200
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+def test_a_slow_loris_on_every_connection_leaves_metrics_reachable(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-sent heads that drip on, and half-closed connections: each is cut off, none takes the place of a scrape."""
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 16)
+    monkeypatch.setattr(server, "_FIRST_HEAD_S", 1.0)
+    at = serve(Daemon(snapshots.snapshot()))
+    lines = [socket.create_connection(at.address, 10) for _ in range(40)]
+    for line in lines[::2]:
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_WR)
+    for k in range(15):
+        for line in lines[1::2]:
+            with contextlib.suppress(OSError):
+                line.sendall(b"GET /metrics HTTP/1.1\r\n"[k : k + 1])
+        assert get(at, "/metrics").status == 200
+        time.sleep(0.1)
+    for line in lines:
+        line.settimeout(5)
+        with contextlib.suppress(OSError):
+            assert line.recv(10) == b""
+        line.close()
+
+
+@pytest.mark.parametrize("path", [
+    "/page/../../../../etc/passwd", "/page/..%2f..%2fetc%2fpasswd", "/page/vendor/../main.js", "/page/vendor/%2e%2e/style.css",
+    "/page/vendor/uPlot.LICENSE", "/page/types.d.ts", "/page/vendor/", "/page//vendor/uPlot.min.css",
+    "/page/vendor%2fuPlot.min.css",
+])  # fmt: skip
+def test_no_path_from_outside_opens_a_file(path: str, full: Server) -> None:
+    assert get(full, path).status == 404
+
+
+def test_the_library_of_the_plots_comes_from_the_package(full: Server) -> None:
+    script, style = get(full, "/page/vendor/uPlot.iife.min.js"), get(full, "/page/vendor/uPlot.min.css")
+    assert script.headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert style.headers["Content-Type"] == "text/css; charset=utf-8"
+    assert b"uPlot" in script.body

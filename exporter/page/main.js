@@ -152,6 +152,9 @@ function notices() {
     down.set(what, [...(down.get(what) ?? []), source.source.split("/").slice(1).join("/")].filter(Boolean));
   }
   for (const [what, devices] of down) found.push(["warn", `${t.sourcesDown} – ${what}${devices.length ? ` (${devices.join(", ")})` : ""}`]);
+  for (const { id, reason } of snapshot.quarantined) {
+    if (![...down.values()].flat().some((device) => device.split("/")[0] === id.split("/")[0])) found.push(["warn", `${t.quarantined} – ${id}: ${word(t.reasons, reason)}`]);
+  }
   const { pci, nvml } = snapshot.counted_gpus;
   if (pci !== null && nvml !== null && pci !== nvml) found.push(["warn", t.countMismatch(pci, nvml)]);
   for (const finding of snapshot.node_findings) found.push(["warn", finding]);

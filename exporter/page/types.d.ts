@@ -32,6 +32,7 @@ interface Snapshot {
   t_s: number; wall_s: number; started_unix_s: number; host: string; version: string; mode: string; transport: string;
   verdict_window_s: number; config_reload_ok: boolean; gpus: Gpu[]; ports: Device[]; nics: Device[]; node_findings: Finding[];
   sources: Source[]; refresh: Refresh[]; counted_gpus: { pci: number | null; nvml: number | null };
+  quarantined: { kind: string; id: string; reason: string; since_s: number }[];
   sparks?: { seconds: number; gpus: Record<string, Spark> };
 }
 type Traffic = { t0_s: number; step_s: number } & Partial<Record<Path, (number | null)[]>>;
