@@ -178,7 +178,7 @@ def fleet() -> dashboard.Dashboard:
                 )
             ],
             STATE,
-            (24, 10),
+            (24, 8),
         )
     )
 
