@@ -139,16 +139,18 @@ class Analyzer:
             )
 
     def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:
-        """The step period of each GPU; looked for anew every fourth second, in turn."""
-        for g in range(round(t_s) % _LEARN_EVERY_S, len(readings.gpus), _LEARN_EVERY_S):
-            if shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s:
-                self._memories[readings.gpus[g].id].periods.append((t_s, self._period(readings, shares, g)))
+        """The step period of each GPU; looked for anew every fourth second, in turn, and at once where none is known."""
+        for g, gpu in enumerate(readings.gpus):
+            memory, its_turn = self._memories[gpu.id], (round(t_s) - g) % _LEARN_EVERY_S == 0
+            covered = shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s
+            if covered and (its_turn or not memory.looked(t_s - _LEARN_EVERY_S, t_s)):
+                memory.periods.append((t_s, self._period(readings, shares, g)))
         return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
 
     def _step_period(self, readings: Readings, shares: Shares, t_s: float, g: int) -> float | None:
         """The step period of GPU number g at a named instant: what is remembered, if that is not old."""
         memory = self._memories.get(readings.gpus[g].id, GpuMemory())
-        if any(t_s - _LEARN_EVERY_S < since <= t_s for since, _ in memory.periods):
+        if memory.looked(t_s - _LEARN_EVERY_S, t_s):
             return memory.period(t_s)
         step_s = self._period(readings, shares, g)
         return None if math.isnan(step_s) else step_s

@@ -96,6 +96,10 @@ class GpuMemory:
             self.level.add(t_s, watts)
             self.board_watts = float(np.fmax(self.board_watts, watts))
 
+    def looked(self, after_s: float, until_s: float) -> bool:
+        """Whether a step period was looked for in between, found or not."""
+        return any(after_s < since_s <= until_s for since_s, _ in self.periods)
+
     def period(self, t_s: float) -> float | None:
         """The step period that most of the latest estimates agree on, seconds; None without."""
         votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
