@@ -83,6 +83,7 @@ class GpuMemory:
         """Another job than before starts without the compute level of the one before."""
         if job != self.job:
             self.forget_job()
+            self.periods.append((t_s, math.nan))  # the window still holds the steps of the job before
             self.job, self.job_since_s = job, t_s
 
     def forget_job(self) -> None:
