@@ -7,17 +7,38 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import viewers
 from benchmarks.cost import Cost, Target, measure, percentile
 
 # What the project promises itself; printed beside what was measured.
-TARGETS = {"cpu": "5 %", "memory": "150 MB", "p99": "20 ms"}
+TARGETS = {"cpu": "5 %", "memory": "150 MB", "p99": "20 ms", "viewers": "25 %"}
 
 
 def main() -> None:
     """Print what the daemon costs, beside a peer."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to watch (default 60)")
-    show(measure(parser.parse_args().seconds))
+    parser.add_argument("--viewers", action="store_true", help="only what fifty open pages cost")
+    given = parser.parse_args()
+    if not given.viewers:
+        show(measure(given.seconds))
+    show_viewers(viewers.measure(min(given.seconds, 20.0)))
+
+
+def show_viewers(cost: viewers.Cost) -> None:
+    """The table of `viewers.measure`."""
+    console = Console(width=120, highlight=False)
+    console.print(f"{cost.viewers} open pages, each with a GPU of its choice: {cost.live_per_s:.1f} events of readings a "
+                  f"second, {cost.bytes_per_s / 1e3:.0f} kB/s each, {cost.late_ms:.0f} ms apart in 95 %")
+    table = Table(box=None, pad_edge=False)
+    for name in ("exporter without readers", "CPU, % of a core"):
+        table.add_column(name, justify="right" if "CPU" in name else "left")
+    table.add_row("nobody looks on", f"{cost.alone:.1f}")
+    table.add_row(f"{cost.viewers} look on", f"{cost.watched:.1f}")
+    table.add_row("the pages alone", f"{cost.watched - cost.alone:.1f}")
+    table.add_row("target", TARGETS["viewers"], style="dim")
+    table.add_row(f"{cost.viewers} that never read", f"{cost.dead:.1f}")
+    console.print(table)
 
 
 def show(cost: Cost) -> None:

@@ -66,6 +66,8 @@ def live_json(series: Series, inventory: Inventory, gpu: Device, after_s: tuple[
     newest_s = min(traffic.newest_s, end_s)
     last = first if math.isnan(newest_s) else max(first, math.floor(newest_s / step_s + 1e-6))
     grid: Array = step_s * np.arange(first, last + 1, dtype=np.float64)
+    if last > first:
+        grid = np.minimum(grid, newest_s)  # a multiple of the step may lie a rounding behind the last reading
     found = traffic.between(grid[:-1], grid[1:])
     body = {
         "power": {"t_s": numbers(t_s, 3), "watts": numbers(watts, 1)},
