@@ -60,8 +60,9 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     kernel = np.where(np.isnan(power), np.nan, np.where(np.isnan(utilization), 1.0, utilization))
     c, least = duty.likely, duty.low
     tau, tau_least = scaled_to(flow, c), scaled_to(flow, least)
-    idle = idle_watts(power, kernel, limit_watts)
-    found = [_level(*row) for row in zip(t, power, kernel, tau, idle, limit_watts, remembered, strict=True)]
+    bottom, high = levels.quantiles(power, (0.02, 0.95))
+    idle = idle_watts(power, kernel, bottom, limit_watts)
+    found = [_level(*row) for row in zip(t, power, kernel, tau, idle, limit_watts, remembered, high, strict=True)]
     watts, low_watts, high_watts = (np.array([getattr(f, key) for f in found]) for key in ("watts", "low", "high"))
     with np.errstate(invalid="ignore"):
         beside = np.where(tau > _FULL, power, np.nan)
@@ -90,15 +91,14 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     def lacking(high: Array, zone: tuple[float, float] = pairing_bounds.NARROW) -> Array:
         return pairing_bounds.deficit(power, transfer(high), high, zone)
 
-    lack = lacking(watts)
-    whole, chance = pairing_bounds.together(lack, tau), pairing_bounds.independent(lack, tau)
+    lack, smooth = lacking(watts), pairing_bounds.neighbours(tau)
+    whole, chance = pairing_bounds.together(lack, tau, smooth), pairing_bounds.independent(lack, tau)
     e = within(pairing_bounds.likely(whole, chance), watts, c)
-    others = np.stack([
-        e, within(whole, watts, c), within(chance, watts, c),
-        within(pairing_bounds.together(lacking(high_watts), tau_least), high_watts, least),
-        within(pairing_bounds.together(lacking(watts, pairing_bounds.WIDE), tau), watts, c),
-        within(pairing_bounds.independent(lacking(low_watts), tau), low_watts, c),
-    ])  # fmt: skip
+    least_whole = pairing_bounds.together(lacking(high_watts), tau_least, pairing_bounds.neighbours(tau_least))
+    wide_whole = pairing_bounds.together(lacking(watts, pairing_bounds.WIDE), tau, smooth)
+    low_chance = pairing_bounds.independent(lacking(low_watts), tau)
+    others = np.stack([e, within(whole, watts, c), within(chance, watts, c), within(least_whole, high_watts, least),
+                       within(wide_whole, watts, c), within(low_chance, low_watts, c)])  # fmt: skip
     below, above = others.min(axis=0), others.max(axis=0)
     margin = _MARGIN + _FEW / np.maximum(c, 1e-3)
     shown = [{"plain": 0.0, "seen": f.watts, "inferred": f.low}[f.certainty] for f in found]
@@ -111,18 +111,20 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     )  # fmt: skip
 
 
-def idle_watts(power: Array, kernel: Array, limit_watts: Array) -> Array:
+def idle_watts(power: Array, kernel: Array, bottom: Array, limit_watts: Array) -> Array:
     """Power without a kernel, [g] W: what is read there, or the lowest readings, at most a fifth of the board's limit."""
     with np.errstate(invalid="ignore"):
-        off = np.where(kernel < _IDLE_UTILIZATION, power, np.nan)
-    seen = levels.quantiles(off, (0.5,))[0]
-    enough = np.count_nonzero(~np.isnan(off), axis=-1) >= 3
-    return np.where(enough, seen, np.fmin(levels.quantiles(power, (0.02,))[0], _IDLE_OF_LIMIT * limit_watts))
+        off = kernel < _IDLE_UTILIZATION
+    out = np.fmin(bottom, _IDLE_OF_LIMIT * limit_watts)
+    for g in np.flatnonzero(np.count_nonzero(off, axis=-1) >= 3):
+        out[g] = np.median(power[g, off[g]])
+    return out
 
 
-def _level(t: Array, power: Array, kernel: Array, tau: Array, idle: float, limit: float, remembered: float) -> ComputeLevel:
-    known = ~(np.isnan(power) | np.isnan(tau))
+def _level(t: Array, power: Array, kernel: Array, tau: Array, idle: float, limit: float, remembered: float,
+           high: float) -> ComputeLevel:  # fmt: skip
+    known = ~np.isnan(tau)
     if not known.any():
         return ComputeLevel(np.nan, np.nan, np.nan, "inferred")
     kept = levels.MEMORY_SHARE * remembered
-    return compute_level(t[known], power[known], kernel[known], tau[known], float(idle), float(limit), float(kept))
+    return compute_level(t[known], power[known], kernel[known], tau[known], float(high), float(idle), float(limit), float(kept))

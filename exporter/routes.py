@@ -28,10 +28,13 @@ from exporter.traffic import Traffic
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-POWER_WIDTH, GAP_WIDTH = 0.70, 0.65  # of the bounds of the exposed share of traffic, beyond which there is no answer
+# Widths of the bounds of the exposed share of traffic beyond which there is no answer. A sensor that averages over all of
+# a byte interval sees what the bytes see: its bounds leave nothing out, and may be wider.
+POWER_WIDTH, WHOLE_WIDTH, GAP_WIDTH = 0.70, 0.79, 0.65
 SLOW_SENSOR_S = 0.3  # such a window shows no mixtures, only their mean
 RESOLVED_ERROR = 0.07
 _MIN_TILES = 50
+_WHOLE = 0.8  # of a byte interval
 FLAT_TRAFFIC, _FLAT_POWER = 0.15, 0.035  # standard deviation as a share of the mean
 
 
@@ -68,6 +71,7 @@ class Window:
     flat_traffic: Mask  # beside power
     limit_watts: Array
     remembered: Array
+    window_s: Array  # of the power sensor
     step_s: Array
     fine_step_s: Array
     fine_length_s: Array
@@ -101,24 +105,28 @@ def resolved_weight(clear: Array, mixed: Mixtures, r: Array, still: Mask) -> Arr
 
 def judge(w: Window) -> tuple[Verdicts, Resolved]:
     """What the readings of a window say of communication; and what a resolved rhythm alone would make of them."""
-    seen = w.traffic
+    seen, measured = w.traffic, w.tiles.usable
+    if measured.all():
+        first = _first(w, np.zeros(len(measured)))
+        return by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside), first
     mixed = mixtures(w.t, w.power, w.utilization, seen.beside, seen.duty, seen.polled, w.limit_watts, w.remembered)
     with np.errstate(invalid="ignore"):
         still = seen.polled & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
-    floor = np.where(still, 0.0, mixed.lowest_watts)
-    first = resolved(w.power, w.utilization, w.soft, w.on, w.correlation, w.remembered, floor, w.step_s,
-                     w.fine, w.fine_step_s, w.fine_length_s)  # fmt: skip
-    weight = resolved_weight(seen.clear, mixed, w.correlation, still)
-    by_power = blend(mixed, first, weight, seen.duty)
-    measured = w.tiles.usable
+    first = _first(w, np.where(still, 0.0, mixed.lowest_watts))
+    limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, WHOLE_WIDTH, POWER_WIDTH)
+    by_power = blend(mixed, first, resolved_weight(seen.clear, mixed, w.correlation, still), seen.duty, limit)
     if not measured.any():
         return by_power, first
-    by_gpm = by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside)
-    return choose(by_power, by_gpm, measured), first
+    return choose(by_power, by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside), measured), first
 
 
-def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty) -> Verdicts:
-    """Power alone: what mixtures allow and what a resolved rhythm says, by weight [g]."""
+def _first(w: Window, floor_watts: Array) -> Resolved:
+    return resolved(w.power, w.utilization, w.soft, w.on, w.correlation, w.remembered, floor_watts, w.step_s,
+                    w.fine, w.fine_step_s, w.fine_length_s)  # fmt: skip
+
+
+def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, limit: Array) -> Verdicts:
+    """Power alone: what mixtures allow and what a resolved rhythm says, by weight; limit of the width. [g]"""
     some = ~np.isnan(first.exposed)
     w = np.where(some, weight, 0.0)
     x1, c1 = np.where(some, first.exposed, 0.0), np.where(some, first.communication, 0.0)
@@ -139,7 +147,7 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty) -> Verdic
     return Verdicts(
         exposed=x, low=np.clip(low * least, 0.0, x),
         high=np.clip(high * most, x, 1.0), communication=c, stall=stall,
-        gap=np.maximum((1 - w) * mixed.gap + w * np.nan_to_num(first_gap), x), width=width / POWER_WIDTH,
+        gap=np.maximum((1 - w) * mixed.gap + w * np.nan_to_num(first_gap), x), width=width / limit,
         resolved=w, measured=np.zeros(len(w), dtype=bool), lack=(1 - spread) * mixed.lack + spread * first.lack,
         tau=(1 - spread) * mixed.tau + spread * first.tau,
     )  # fmt: skip

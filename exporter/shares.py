@@ -142,8 +142,8 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     said, first = routes.judge(routes.Window(
         t=t, power=power, utilization=np.where(run, busy, np.nan), soft=tau, on=on, fine=fine_scaled, traffic=flowing,
         tiles=routes.Tiles(t=tile_t, kernel_busy=busy_tiles, sm_activity=active_tiles, presence=flowing.tiles),
-        correlation=r, flat_traffic=flat_traffic, limit_watts=limit_watts, remembered=remembered, step_s=readings.step_s,
-        fine_step_s=readings.fine_step_s, fine_length_s=readings.fine_length_s))  # fmt: skip
+        correlation=r, flat_traffic=flat_traffic, limit_watts=limit_watts, remembered=remembered, window_s=window_of,
+        step_s=readings.step_s, fine_step_s=readings.fine_step_s, fine_length_s=readings.fine_length_s))  # fmt: skip
 
     visible, modulated = observability.observability(
         flow, levels.soft_presence(fine_scaled), readings.fine_step_s, readings.fine_length_s, window_of, first.exposed,

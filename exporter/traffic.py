@@ -85,7 +85,7 @@ def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
     return together._replace(
         least=np.minimum(np.where(silent, 0.0, [d.least for d in each]).max(axis=0), together.share),
         known=np.where(silent, 1.0, [d.known for d in each]).min(axis=0),
-        bursts=np.where(silent, True, [d.bursts for d in each]).all(axis=0),
+        bursts=np.asarray(np.where(silent, True, [d.bursts for d in each]).all(axis=0)),
     )
 
 
@@ -99,7 +99,7 @@ def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
     if seen.pair.shape[-1] == 0 or not seen.loud.any():
         return bursts, none
     tells = duties.pairs_tell(seen.pair, seen.line)
-    told = seen.loud.any(axis=0) & (tells | ~seen.loud).all(axis=0)
+    told: Mask = np.asarray(seen.loud.any(axis=0) & (tells | ~seen.loud).all(axis=0))
     if not told.any():
         return bursts, none
     pair_low, pair_high = levels.traffic_levels(seen.pair)

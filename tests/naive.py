@@ -224,3 +224,57 @@ def autocorrelation(x: Numbers, there: Sequence[bool], width: int, lag: int) -> 
     smooth = [sum(deviation[max(0, i - width + 1) : i + 1]) / width for i in range(len(x) + width - 1)]
     pairs = sum(1 for i in range(len(x) - lag) if there[i] and there[i + lag])
     return sum(smooth[i] * smooth[i + lag] for i in range(len(smooth) - lag)) / max(pairs, 1)
+
+
+def dispersion(p: Numbers) -> float:
+    """Variance over that of a coin with the same mean; 0 where it is (nearly) always on or off."""
+    values = known(p)
+    m = mean(values) if values else 0.0
+    if m * (1 - m) <= 1e-4:
+        return 0.0
+    return sum((v - m) ** 2 for v in values) / len(values) / (m * (1 - m))
+
+
+def scaled_to(flow: Numbers, share: float) -> list[float]:
+    """Bisection on the factor: linear in bytes, at most 1, mean `share`."""
+    values = [max(0.0, v) for v in known(flow)]
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean([min(1.0, v * middle) for v in values]) < share else (low, middle)
+    return [math.nan if math.isnan(v) else min(1.0, max(0.0, v) * high) for v in flow]
+
+
+def burst_polls(f: Numbers, step_s: float, length_s: float) -> tuple[float, float, float]:
+    on = [not math.isnan(v) and v > 0.1 for v in f]
+    runs = max(1, sum(on[i] and (i == 0 or not on[i - 1]) for i in range(len(on))))
+    steps = max(0.0, sum(on) - 0.8 * runs * length_s / step_s)
+    count = max(1, len(known(f)))
+    return steps / runs * step_s / length_s, steps / count, sum(on) / count
+
+
+def kernel_gap(busy: float, active: float, compute: float) -> float:
+    """The B - C for which activity is that of compute in C and of spinning in the rest."""
+    if math.isnan(busy + active):
+        return math.nan
+    return min(busy, max(0.0, (compute * busy - active) / (compute - 0.14)))
+
+
+def together(lack: Numbers, tau: Numbers) -> float:
+    def three(x: Numbers) -> list[float]:
+        return boxcar_mean(x, 1)
+
+    single = mean([math.nan if math.isnan(a + b) else min(a, b) for a, b in zip(lack, tau, strict=True)])
+    smooth = mean([math.nan if math.isnan(a + b) else min(a, b) for a, b in zip(three(lack), three(tau), strict=True)])
+    return (single + smooth) / 2 / mean(tau)
+
+
+def steadiness(f: Numbers) -> float:
+    """1 where polls whose neighbours hold traffic as well differ by at most a tenth, 0 from three tenths on."""
+    on = [v > 0.1 for v in f]
+    inside = [v for i, v in enumerate(f) if on[i] and on[max(i - 1, 0)] and on[min(i + 1, len(f) - 1)]]
+    if len(inside) < 5:
+        return 1.0
+    m = mean(inside)
+    spread = math.sqrt(sum((v - m) ** 2 for v in inside) / len(inside)) / m
+    return 1 - clip((spread - 0.1) / 0.2)

@@ -19,7 +19,7 @@ _CALM, _BUSY = 0.1, 0.95  # traffic below and kernels above: compute alone
 _PLAIN = 0.02  # share of readings that must show it
 _BLOCK_S = 0.5
 _LIMIT_LOW, _LIMIT_HIGH = 0.6, 0.97  # of the limit: where jobs that use tensor cores compute
-_LIKELY = 0.35  # of the way from the lowest to the highest level that is possible
+_LIKELY = 0.25  # of the way from the lowest to the highest level that is possible
 _REACH = 0.6  # of that way, to both sides, that the bounds take in
 
 
@@ -32,25 +32,25 @@ class ComputeLevel(NamedTuple):
     certainty: str
 
 
-def compute_level(t: Array, power: Array, kernel: Array, tau: Array, idle_watts: float, limit_watts: float,
-                  remembered: float) -> ComputeLevel:  # fmt: skip
+def compute_level(t: Array, power: Array, kernel: Array, tau: Array, high_watts: float, idle_watts: float,
+                  limit_watts: float, remembered: float) -> ComputeLevel:  # fmt: skip
     """Power of compute without pause, and its bounds.
 
     t [n] s, power [n] W, kernel [n] share of time with a kernel (1 where unknown), tau [n] share with traffic; no NaN.
-    idle_watts without a kernel; limit_watts of the board and remembered level, NaN where unknown. O(n log n).
+    high_watts q95 of power, idle_watts without a kernel; limit_watts of the board and remembered level, NaN where unknown.
+    O(n).
 
     >>> t = np.arange(100) * 0.1; ones = np.ones(100)
-    >>> compute_level(t, 500 * ones, ones, 0 * ones, 100.0, 700.0, float("nan")).certainty
+    >>> compute_level(t, 500 * ones, ones, 0 * ones, 500.0, 100.0, 700.0, float("nan")).certainty
     'plain'
-    >>> level = compute_level(t, 300 * ones, 0.5 * ones, 0 * ones, 100.0, 700.0, float("nan"))
+    >>> level = compute_level(t, 300 * ones, 0.5 * ones, 0 * ones, 300.0, 100.0, 700.0, float("nan"))
     >>> level.certainty, round(level.watts)
     ('seen', 500)
-    >>> level = compute_level(t, 300 * ones, ones, 0.4 * ones, 100.0, 700.0, float("nan"))
+    >>> level = compute_level(t, 300 * ones, ones, 0.4 * ones, 300.0, 100.0, 700.0, float("nan"))
     >>> level.certainty, level.low < level.watts < level.high
     ('inferred', True)
     """
-    q95 = float(np.quantile(power, 0.95))
-    top = float(power[power > _TOP * q95].mean())
+    top = float(power[power > _TOP * high_watts].mean())
     kept = remembered if remembered == remembered else -np.inf
     alone = (tau < _CALM) & (kernel >= _BUSY) & (power > _TOP * top)
     if kept >= top or np.count_nonzero(alone) >= max(5.0, _PLAIN * len(power)):

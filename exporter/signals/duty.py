@@ -24,6 +24,7 @@ _SMEAR = 0.8  # of an interval that a run of readings gains at its two ends
 _FULL = 0.85  # of the usual rate: a pair of reads that lies wholly inside a burst
 _ALWAYS = 0.9  # share of readings with traffic beyond which there are no bursts to measure
 _FAST = 0.85  # how surely traffic that fills every interval of 50 ms is a stream
+_ALIKE, _UNLIKE, _FEW_INSIDE = 0.1, 0.3, 5  # standard deviation of intervals inside runs, as a share of their mean
 _MIN_PAIRS = 50
 _BEYOND = 1.1  # of the line rate
 
@@ -115,6 +116,33 @@ def burst_polls(f: Array, step_s: Array, length_s: Array) -> tuple[Array, Array,
     return steps / runs * step_s / length_s, steps / count, seen / count
 
 
+def steadiness(f: Array, step_s: Array, length_s: Array) -> Array:
+    """How alike the intervals inside long runs of traffic are, 0 to 1; 1 where there are too few to tell. [...].
+
+    A burst that lasts several polls fills those in its middle alike. Where they differ, each holds a burst or two that are
+    shorter than the polls, however clearly traffic seems to be on and off. f [..., n] presence, not clipped. O(n).
+
+    >>> one = np.array(0.1)
+    >>> float(steadiness(np.tile([0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.6], 9), one, one))
+    1.0
+    >>> float(steadiness(np.tile([0.0, 0.5, 0.5, 1.0, 0.5, 1.0, 0.5], 9), one, one))
+    0.0
+    """
+    with np.errstate(invalid="ignore"):
+        on = f > ON
+    reach = int(np.nanmax(np.rint(length_s / step_s), initial=1.0))
+    inside = on.copy()
+    for by in {1, reach}:
+        inside[..., by:] &= on[..., :-by]
+        inside[..., :-by] &= on[..., by:]
+    filled = np.where(inside, f, np.nan)
+    middle = mean(filled)
+    spread = np.sqrt(np.maximum(mean(filled * filled) - middle * middle, 0.0))
+    few = np.count_nonzero(inside, axis=-1) < _FEW_INSIDE
+    with np.errstate(invalid="ignore"):
+        return np.where(few, 1.0, 1 - ramp(spread / np.where(few, 1.0, middle), _ALIKE, _UNLIKE - _ALIKE))
+
+
 def polled(f: Array, of_line: Array, least: Array, step_s: Array, length_s: Array) -> Duty:
     """Duty from polls alone: runs of traffic where polls resolve bursts, mean presence where they do not.
 
@@ -127,13 +155,14 @@ def polled(f: Array, of_line: Array, least: Array, step_s: Array, length_s: Arra
     >>> float(d.share.round(2)), float(d.known)
     (0.36, 1.0)
     """
+    alike = steadiness(f, step_s, length_s)
     f = np.clip(f, 0.0, 1.0)
     p = levels.soft_presence(f)
     length, in_runs, on = burst_polls(f, step_s, length_s)
     sharp = dispersion(p)
     weight = np.maximum(ramp(sharp, 0.85, 0.1), ramp(length, 15.0, 15.0))
     share = weight * np.minimum(in_runs, np.nan_to_num(mean(p))) + (1 - weight) * np.nan_to_num(mean(f))
-    known = ramp(length, 1.5, 2.5) * ramp(sharp, 0.45, 0.25)
+    known = ramp(length, 1.5, 2.5) * ramp(sharp, 0.45, 0.25) * alike
     stream = np.fmax(np.where(np.isnan(of_line), 0.5, ramp(of_line, 0.3, 0.4)), _FAST * ramp(-length_s, -0.09, 0.04))
     known = np.where(on > _ALWAYS, stream, known)
     return Duty(share, _least(least, share), known, np.full(share.shape, 0.05), np.asarray(on <= _ALWAYS))

@@ -10,11 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.overlap import boxcar_mean, mean
+from exporter.signals.overlap import mean
 
 Array = NDArray[np.float64]
 
-_TOGETHER = 2 / 3
 NARROW, WIDE = (0.05, 0.9), (0.3, 0.4)  # dead zone and span of the deficit: a wide one swallows small deficits of mixtures
 
 
@@ -29,18 +28,33 @@ def deficit(power: Array, low: Array, high: Array, zone: tuple[float, float] = N
     return out
 
 
-def together(lack: Array, tau: Array) -> Array:
+def neighbours(x: Array) -> Array:
+    """Mean of each reading with the one before and the one after, of those that exist; NaN stays NaN. [..., n]. O(n).
+
+    >>> neighbours(np.array([0.0, 3.0, np.nan, 1.0])).tolist()
+    [1.5, 1.5, nan, 1.0]
+    """
+    known = ~np.isnan(x)
+    filled, weight = np.where(known, x, 0.0), known.astype(float)
+    total, count = filled.copy(), weight.copy()
+    for into, part in ((total, filled), (count, weight)):
+        into[..., 1:] += part[..., :-1]
+        into[..., :-1] += part[..., 1:]
+    return np.where(known, total / np.maximum(count, 1.0), np.nan)
+
+
+def together(lack: Array, tau: Array, smooth: Array) -> Array:
     """Exposed share of traffic if gaps and traffic lie on top of each other within a reading, 0 to 1.
 
     The mean of readings taken one by one and of three in a row, for a power window and a byte interval do not cover the
-    same stretch. lack, tau [..., n]; [...]. O(n).
+    same stretch. lack, tau [..., n], smooth is `neighbours` of tau; [...]. O(n).
 
-    >>> float(together(np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.5, 0.5, 0.5, 0.5])).round(3))
+    >>> lack, tau = np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.5, 0.5, 0.5, 0.5])
+    >>> float(together(lack, tau, neighbours(tau)).round(3))
     0.583
     """
-    smooth = np.minimum(boxcar_mean(lack, 1), boxcar_mean(tau, 1))
-    both = (mean(np.minimum(lack, tau)) + mean(smooth)) / 2
-    return np.nan_to_num(both) / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+    both = np.minimum(lack, tau) + np.minimum(neighbours(lack), smooth)
+    return np.nan_to_num(mean(both)) / 2 / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
 
 
 def independent(lack: Array, tau: Array) -> Array:
@@ -58,4 +72,4 @@ def likely(whole: Array, chance: Array) -> Array:
     >>> round(float(likely(np.array(0.9), np.array(0.3))), 3)
     0.7
     """
-    return _TOGETHER * whole + (1 - _TOGETHER) * chance
+    return (2 * whole + chance) / 3
