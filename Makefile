@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 9777
 export PYTHON
 
-.PHONY: help demo stack test lint golden bench pictures lock pythons clean
+.PHONY: help demo stack test lint golden bench pictures screenshots lock pythons clean
 help:
 	@echo "make demo      a simulated 8-GPU node at http://localhost:$(PORT)/ (PORT=... for another port)"
 	@echo "make stack     the same with Prometheus, the shipped rules and Alertmanager, until an alert arrives and on"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench     print the tables of benchmarks/"
 	@echo "make dashboards write dashboards and rule files anew"
 	@echo "make pictures  draw the pictures of the README and docs anew"
+	@echo "make screenshots  pictures of the live page in Chromium"
 	@echo "make lock      pin anew what the container image holds"
 	@echo "make pythons   unit tests on every Python from 3.10 to 3.13 that is here"
 
@@ -79,6 +80,11 @@ lock:
 pythons:
 	@sh .ci/venv $(VENV) dev
 	@$(BIN)/python .ci/pythons
+
+screenshots:
+	@sh .ci/venv $(VENV) dev
+	@$(BIN)/python -m docs.screenshots
+	@echo "make screenshots: taken; look at build/screenshots/ and docs/pictures/page_*.png"
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -190,7 +190,7 @@ def test_the_folded_step_is_the_mean_of_many(visit: Visit) -> None:
 
 
 def test_without_a_rhythm_the_fold_says_why(visit: Visit) -> None:
-    for gpu, why in ((6, "No job is running"), (5, "cannot resolve this job")):
+    for gpu, why in ((6, "No job is running"), (5, "no verdict on this job")):
         page = opened(visit, gpu)
         page.wait_for_selector("#fold .nothing")
         assert why in text(page, "#fold")

@@ -143,7 +143,7 @@ export class ScopePlot {
       padding: [8, 0, 0, 0],
       scales: { x: { time: false, auto: false }, W: fromZero(() => this.limit * 1.03), B: fromZero(() => 1e6) },
       axes: [
-        axis({ size: 34, gap: BAND_PX + 4, splits: (plot) => this.ticks(plot.width), values: (_, ticks) => ticks.map((t) => this.ago(t)) }), wattsAxis(), bytesAxis(),
+        axis({ size: 37, gap: BAND_PX + 7, splits: (plot) => this.ticks(plot.width), values: (_, ticks) => ticks.map((t) => this.ago(t)) }), wattsAxis(), bytesAxis(),
       ],
       series: [{}, powerSeries(this.text.power, false), ...names.map((path) => trafficSeries(path, word(this.text.paths, path)))],
       cursor: {

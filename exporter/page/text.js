@@ -46,7 +46,7 @@ export const TEXT = {
     foldTitle: "One step, folded", foldOf: (n, t) => `mean of ${n} steps of ${t}`,
     noFold: {
       idle: "No job is running, so there is no step.", compute_only: "Nothing is exchanged, so there is no step to be seen.",
-      no_data: "No readings.", unobservable: "The sensors cannot resolve this job, so its steps cannot be folded.",
+      no_data: "No readings.", unobservable: "There is no verdict on this job, so its steps are not folded.",
       other: "Nothing repeats that the sensors resolve: traffic is even, or the steps are too short, too long or too uneven.",
     },
     trend: "The last hour", noTrend: "The trend begins with the second verdict.", correlation: "Correlation",
@@ -107,7 +107,7 @@ export const TEXT = {
     foldTitle: "一步的平均波形", foldOf: (n, t) => `${n} 步的平均，每步 ${t}`,
     noFold: {
       idle: "没有作业在运行，因此没有步。", compute_only: "没有通信，因此看不到步。",
-      no_data: "没有读数。", unobservable: "传感器分辨不了该作业，因此无法叠加各步。",
+      no_data: "没有读数。", unobservable: "对该作业没有判断，因此不叠加各步。",
       other: "没有传感器能分辨的重复：流量平稳，或步太短、太长、太不均匀。",
     },
     trend: "最近一小时", noTrend: "从第二次判断开始显示趋势。", correlation: "相关系数",
