@@ -74,11 +74,11 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     def transfer(high: Array) -> Array:
         with np.errstate(invalid="ignore"):
             level = np.where(alone < _TRANSFER_SEEN * high, alone, _TRANSFER * high)
-        return np.clip(level, _TRANSFER_LOWEST * high, _TRANSFER_HIGHEST * high)
+        return np.asarray(np.clip(level, _TRANSFER_LOWEST * high, _TRANSFER_HIGHEST * high), np.float64)
 
     def gap(high: Array) -> Array:
         spread = np.maximum(high - transfer(high), 1e-9)
-        return np.maximum(0.0, (high * (1 - stall) + idle * stall - middle) / spread)
+        return np.asarray(np.maximum(0.0, (high * (1 - stall) + idle * stall - middle) / spread), np.float64)
 
     def within(e: Array, high: Array, share: Array) -> Array:
         """Exposed share of traffic that fits into the gap, and no more of the duty than is known."""

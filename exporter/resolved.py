@@ -41,7 +41,7 @@ def resolved(power: Array, utilization: Array, tau: Array, on: NDArray[np.bool_]
     """
     p_low, p_high = levels.power_levels(power, on, np.fmax(remembered, floor / levels.MEMORY_SHARE))
     lack = levels.deficit(power, p_low, p_high)
-    has_traffic = ~np.isnan(tau).all(axis=-1)
+    has_traffic = np.asarray(~np.isnan(tau).all(axis=-1))
     paired = np.where(has_traffic[:, None] & np.isnan(tau), np.nan, lack)
     noncompute = overlap.mean(paired)
     raw_x = overlap.exposed(paired, tau)

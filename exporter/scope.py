@@ -94,7 +94,8 @@ def picture_json(series: Series, snapshot: Snapshot, gpu: Device, seconds: float
     """Phases, scatter and folded step of the minute of the verdict; with `seconds` phases of as long as that.
 
     readings: t_s, watts, bytes_per_s and presence of each power reading, and `phases` with a letter for each of them
-    (PHASE_LETTERS). middle_*: where the quadrants meet; None where levels say nothing. fold is None where nothing repeats that the sensors resolve.
+    (PHASE_LETTERS). middle_*: where the quadrants meet; None where levels say nothing. fold is None where nothing repeats
+    that the sensors resolve.
     """
     window_s = snapshot.verdict_window_s
     analysis = verdict_of(snapshot, gpu)

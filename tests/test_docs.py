@@ -164,7 +164,11 @@ def told(svg: str) -> list[str]:
 
 
 def test_every_picture_is_there_and_small_and_none_is_left_over() -> None:
-    assert {path.stem for path in pictures.HERE.iterdir()} == PICTURES.keys()
+    assert {path.stem for path in pictures.HERE.glob("*.svg")} == PICTURES.keys()
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    for path in pictures.HERE.glob("*.png"):  # photographs of the page and the dashboards
+        assert path.stat().st_size < 300_000, path
+        assert any(path.name in page for page in pages), f"{path.name} is shown nowhere"
     for name in PICTURES:
         assert (pictures.HERE / f"{name}.svg").stat().st_size < 80_000, name
 

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.end_to_end
 def check(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     settings = {
         "compilerOptions": {
-            "allowJs": True, "checkJs": True, "noEmit": True, "strict": True, "noUnusedLocals": True, "noImplicitReturns": False,
+            "allowJs": True, "checkJs": True, "noEmit": True, "strict": True, "noUnusedLocals": True,
+            "noImplicitReturns": False,
             "target": "es2022", "module": "es2022", "moduleResolution": "bundler", "lib": ["es2022", "dom", "dom.iterable"],
             "types": [], "allowUmdGlobalAccess": True,
         },
@@ -28,7 +29,8 @@ def check(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     }  # fmt: skip
     (folder / "tsconfig.json").write_text(json.dumps(settings))
     npx = require("npx")
-    return subprocess.run([npx, "--yes", "-p", TYPESCRIPT, "tsc", "-p", str(folder)], capture_output=True, text=True, timeout=240)
+    command = [npx, "--yes", "-p", TYPESCRIPT, "tsc", "-p", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def test_the_page_passes_a_strict_type_check(tmp_path: Path) -> None:
