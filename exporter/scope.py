@@ -93,7 +93,7 @@ def scope_json(series: Series, snapshot: Snapshot, gpu: Device, seconds: float) 
 def picture_json(series: Series, snapshot: Snapshot, gpu: Device, seconds: float | None = None) -> dict[str, Any]:
     """Phases, scatter and folded step of the minute of the verdict; with `seconds` phases of as long as that.
 
-    readings: t_s, watts, bytes_per_s and presence of each power reading, and `phases` with a letter for each of them
+    readings: t_s, watts and bytes_per_s of each power reading, and `phases` with a letter for each of them
     (PHASE_LETTERS). middle_*: where the quadrants meet; None where levels say nothing. fold is None where nothing repeats
     that the sensors resolve.
     """

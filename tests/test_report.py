@@ -124,7 +124,7 @@ def test_in_a_terminal_a_long_trace_has_a_bar(tmp_path: Path) -> None:
     import os
     import pty
 
-    path = trace(tmp_path, "serialized", 150.0, 4)
+    path = trace(tmp_path, "serialized", 90.0, 2)
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "exporter", "analyze", str(path)]
     environment = {**os.environ, "TERM": "xterm-256color"}
