@@ -34,8 +34,8 @@ test:
 	@sh .ci/tools
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n 2 -m "not end_to_end"
-	@$(BIN)/python -m pytest -q -m end_to_end
+	@sh .ci/pytest $(BIN) -n 2 -m "not end_to_end"
+	@sh .ci/pytest $(BIN) -m end_to_end
 	@echo "make test: lint is clean and all tests passed; what each file holds stands in CONTRIBUTING.md"
 
 lint:

@@ -34,6 +34,16 @@ def eventually(what: Callable[[], Any], within_s: float, why: str = "") -> Any:
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
+def parsed(status: int, body: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """The samples of a scrape that was answered."""
+    assert status == 200, body
+    return {
+        (s.name, frozenset(s.labels.items())): s.value
+        for family in text_string_to_metric_families(body.decode())
+        for s in family.samples
+    }
+
+
 class Daemon:
     """A running daemon: its process, its log, its HTTP address."""
 
@@ -64,13 +74,7 @@ class Daemon:
 
     def metrics(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Every sample of a scrape by name and labels."""
-        status, body = self.get("/metrics")
-        assert status == 200, body
-        return {
-            (s.name, frozenset(s.labels.items())): s.value
-            for family in text_string_to_metric_families(body.decode())
-            for s in family.samples
-        }
+        return parsed(*self.get("/metrics"))
 
     def value(self, name: str, **labels: str) -> float | None:
         """The one sample that has these labels (and maybe more); None where there is none."""

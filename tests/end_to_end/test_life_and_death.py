@@ -18,7 +18,8 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from tests.end_to_end.processes import EXPORTER, Daemon, daemon, eventually
+from tests.end_to_end.observed import Metronome
+from tests.end_to_end.processes import EXPORTER, Daemon, daemon, eventually, parsed
 from tests.machines import Machine, Running, antiphase, bare
 from tests.tools import own_pid_namespace, require
 
@@ -82,7 +83,7 @@ def check_exposition(running: Daemon) -> None:
 
 @dataclass
 class Scrape:
-    """One of many: when it began, how long it took, what it brought."""
+    """One of many: when it began, how long it took (without what this machine held up everybody), what it brought."""
 
     at_s: float
     took_s: float
@@ -98,6 +99,7 @@ class Watch:
     """Scrapes from a thread, one each 100 ms."""
 
     running: Daemon
+    metronome: Metronome
     scrapes: list[Scrape] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -105,11 +107,13 @@ class Watch:
         while not ending.wait(0.1):
             began_s = time.monotonic()
             try:
-                samples = self.running.metrics()
+                status, body = self.running.get("/metrics")
+                ended_s = time.monotonic()
+                samples = parsed(status, body)
             except (OSError, AssertionError, ValueError) as error:
                 self.failures.append(repr(error))
                 continue
-            self.scrapes.append(Scrape(began_s, time.monotonic() - began_s, samples))
+            self.scrapes.append(Scrape(began_s, ended_s - began_s - self.metronome.held_up_s(began_s, ended_s), samples))
 
     def first(self, what: Callable[[Scrape], Any], after_s: float, within_s: float, why: str) -> Scrape:
         """The first scrape after a time that has it; waits for it."""
@@ -125,14 +129,15 @@ class Watch:
 @contextmanager
 def watching(running: Daemon) -> Iterator[Watch]:
     """Scrapes while the block lasts; none of them may fail or be slow."""
-    watch, ending = Watch(running), threading.Event()
-    thread = threading.Thread(target=watch.loop, args=(ending,))
-    thread.start()
-    try:
-        yield watch
-    finally:
-        ending.set()
-        thread.join(10)
+    with Metronome() as metronome:
+        watch, ending = Watch(running, metronome), threading.Event()
+        thread = threading.Thread(target=watch.loop, args=(ending,))
+        thread.start()
+        try:
+            yield watch
+        finally:
+            ending.set()
+            thread.join(10)
     watch.check()
 
 
