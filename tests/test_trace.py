@@ -188,20 +188,25 @@ def test_concatenated_gzip_files_are_one_trace(tmp_path: Path) -> None:
     assert trace.cut is None
 
 
+def packed(data: bytes) -> bytes:
+    """Gzip that is the same at any time: it names tests."""
+    return gzip.compress(data, mtime=0)
+
+
 @pytest.mark.parametrize(("content", "message"), [
     (b"", "empty, not a trace"),
     (b"hello\n", "not gzip, so not a trace"),
-    (gzip.compress(b""), "empty, not a trace"),
-    (gzip.compress(b"hello\n"), "not a trace, its first line is not JSON"),
-    (gzip.compress(b"\xff\xfe\n"), "not a trace, its first line is not JSON"),
-    (gzip.compress(b"[" * 200_000 + b"\n"), "not a trace, its first line is not JSON"),
-    (gzip.compress(b'[0.1, "nvml", [1]]\n'), "not a trace, its first line is not a header"),
-    (gzip.compress(b'{"a": 1}\n'), "not a trace: format is None, not 'overlap-trace'"),
-    (gzip.compress(b'{"format": "overlap-trace", "version": 2}\n'), "version 2; this program reads version 1"),
-    (gzip.compress(b'{"format": "overlap-trace", "version": "x"}\n'), "version x; this program reads version 1"),
-    (gzip.compress(b'{"format": "overlap-trace", "version": 1}\n'), "header: devices is None, not a list of objects"),
-    (gzip.compress(b'{"format": "overlap-trace", "version": 1, "devices": [], "sources": 3}\n'), "header: sources is 3"),
-    (gzip.compress(b'{"format": "overlap-trace", "version": 1, "devices": [{"kind": "gpu"}], "sources": []}\n'), "has no id"),
+    (packed(b""), "empty, not a trace"),
+    (packed(b"hello\n"), "not a trace, its first line is not JSON"),
+    (packed(b"\xff\xfe\n"), "not a trace, its first line is not JSON"),
+    (packed(b"[" * 200_000 + b"\n"), "not a trace, its first line is not JSON"),
+    (packed(b'[0.1, "nvml", [1]]\n'), "not a trace, its first line is not a header"),
+    (packed(b'{"a": 1}\n'), "not a trace: format is None, not 'overlap-trace'"),
+    (packed(b'{"format": "overlap-trace", "version": 2}\n'), "version 2; this program reads version 1"),
+    (packed(b'{"format": "overlap-trace", "version": "x"}\n'), "version x; this program reads version 1"),
+    (packed(b'{"format": "overlap-trace", "version": 1}\n'), "header: devices is None, not a list of objects"),
+    (packed(b'{"format": "overlap-trace", "version": 1, "devices": [], "sources": 3}\n'), "header: sources is 3"),
+    (packed(b'{"format": "overlap-trace", "version": 1, "devices": [{"kind": "gpu"}], "sources": []}\n'), "has no id"),
 ])
 def test_what_is_no_trace_is_refused_in_one_clear_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.jsonl.gz"
