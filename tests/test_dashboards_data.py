@@ -104,10 +104,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         running_server = stack.enter_context(prometheus(folder, targets, rules=rules))
 
         def judged() -> bool:
-            query = 'count(overlap_exposed_ratio{window="60s"}) and on () (sum(cluster:overlap_running:rate5m) > 10)'
-            return bool(running_server.query(query)) and bool(running_server.query('ALERTS{alertname="RdmaFellBackToTcp"}'))
+            return all(map(running_server.query, (
+                'count(overlap_exposed_ratio{window="60s"}) and on () (sum(cluster:overlap_running:rate5m) > 10)',
+                'ALERTS{alertname="RdmaFellBackToTcp"}',
+                "sum_over_time(cluster:overlap_phase_seconds:rate5m[2m:1m])",  # a full minute by the clock has passed
+            )))  # fmt: skip
 
-        eventually(judged, 90, "all nodes are judged and recorded")
+        eventually(judged, 120, "all nodes are judged and recorded")
         time.sleep(3)
         yield running_server
 
@@ -159,8 +162,8 @@ def test_ratios_from_counters_of_phases_agree_with_the_windows(server: Prometheu
         recorded = f'avg(instance:overlap_health:ratio_rate5m{{instance="{node}"}})'
         exposed = f'avg(overlap_exposed_ratio{{instance="{node}",window="60s"}})'
         lost = f'avg(instance:overlap_exposed:ratio_rate5m{{instance="{node}"}})'
-        # Counters are booked by single seconds, windows judged as a whole: health is a quotient of two small shares.
-        for window, counters, apart in ((health, recorded, 0.15), (exposed, lost, 0.05)):
+        # Counters are booked by single seconds, windows judged as a whole: a rhythm of 180 ms moves between exposed and wait.
+        for window, counters, apart in ((health, recorded, 0.15), (exposed, lost, 0.1)):
             values = [float(server.query(q)[0]["value"][1]) for q in (window, counters)]
             assert values[0] == pytest.approx(values[1], abs=apart), (node, window)
 
