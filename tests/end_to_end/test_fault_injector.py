@@ -35,7 +35,7 @@ RECOVERY_S = 70.0  # a lost GPU is tried each 30 s, the longest back-off is as l
 GPUS = PORTS = 4
 REASONS = {"hang", "crash", "gpu_lost", "unknown_error", "reset_required", "insufficient_power", "memory", "not_ready"}
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(SECONDS + RECOVERY_S + 120)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.soak, pytest.mark.timeout(SECONDS + RECOVERY_S + 120)]
 Heal = Callable[[], None]
 
 
