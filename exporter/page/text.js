@@ -134,6 +134,10 @@ export const TEXT = {
       [/^power sensor averages over (\S+) s: rhythms below (\S+) s cannot be seen$/, "功耗传感器按 $1 秒取平均：快于 $2 秒的节奏看不到"],
       [/^power and traffic are flat at (\S+) W, below half of the limit of (\S+) W: may be a fast alternation$/,
         "功耗与流量平稳在 $1 W，低于上限 $2 W 的一半：可能是快速交替"],
+      [/^communication is finer than the sensors resolve: between (\S+) and (\S+) % of the time may be exposed$/,
+        "通信比传感器能分辨的更细：暴露时间可能在 $1 % 到 $2 % 之间"],
+      [/^byte counter(?: of (\S+))? takes a new value each (\S+) s: rhythms below (\S+) s cannot be seen$/,
+        "字节计数器 $1 每 $2 秒才更新一次：快于 $3 秒的节奏看不到"],
     ],
   },
 };
