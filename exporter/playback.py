@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
-from exporter.model import Event, GpuJob, GpuPod, Inventory
+from exporter.model import Event, GpuJob, GpuPod, Inventory, Record
+from exporter.quantities import quantity_of, split_channel
 
 _SLICE_S = 0.05  # events are handed on in slices of this much real time
 
 
 class Playback:
-    """Events of `source()` at `speed`; with `loop` the source is asked again at its end and time goes on."""
+    """Events of `source()` at `speed`; with `loop` the source is asked again at its end: time goes on, and so do counters."""
 
     def __init__(self, source: Callable[[], Iterator[Event]], clock: Clock, speed: float = 1.0, loop: bool = False) -> None:
         self._source = source
@@ -25,6 +26,7 @@ class Playback:
         self._events = source()
         self._pending = next(self._events, None)
         self._offset_s = 0.0  # of the present round
+        self._counters = _Counters()
         self._last_s = 0.0
         self._started_mono_s = clock.mono_s()
         self.started_unix_s = clock.wall_s()
@@ -51,6 +53,7 @@ class Playback:
             if self._pending is None and self._loop and self._last_s > 0:
                 self._offset_s += self._last_s + 0.1
                 self._last_s = 0.0
+                self._counters.begin_round()
                 self._events = self._source()
                 self._pending = next(self._events, None)
         return due
@@ -80,8 +83,58 @@ class Playback:
 
     def _shifted(self, event: Event) -> Event:
         if isinstance(event, Inventory):
+            self._counters.learn(event)
             return replace(event, started_unix_s=self.started_unix_s)
+        if self._loop and isinstance(event, Record):
+            event = self._counters.carried_on(event)
         return replace(event, t_s=event.t_s + self._offset_s) if self._offset_s else event
+
+
+class _Counters:
+    """Counters over all rounds: each round begins at what was shown last, as on a node that keeps running.
+
+    Only the seam between two rounds is closed. A counter that falls within the trace was reset there, and is shown so.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[tuple[int, str], ...]] = {}  # source -> its counters: row and channel
+        self._shown: dict[str, float] = {}  # channel -> what was shown last
+        self._added: dict[str, float] = {}  # channel -> what this round has more than the trace
+        self._begun: set[str] = set()  # channels that were read in this round
+
+    def learn(self, inventory: Inventory) -> None:
+        """Take note of which channels are counters."""
+        kinds = {device.id: device.kind for device in inventory.devices}
+        ids = set(kinds)
+
+        def counts(channel: str) -> bool:
+            parts = split_channel(channel, ids)
+            known = quantity_of(kinds[parts[0]], parts[1]) if parts else None
+            return known is not None and known[0].kind == "counter"
+
+        self._rows = {
+            source.name: tuple((row, channel) for row, channel in enumerate(source.channels) if counts(channel))
+            for source in inventory.sources
+        }
+
+    def begin_round(self) -> None:
+        """The trace is played from its start again."""
+        self._begun.clear()
+
+    def carried_on(self, record: Record) -> Record:
+        """The record with its counters as they stand over all rounds."""
+        values = list(record.values)
+        for row, channel in self._rows.get(record.source, ()):
+            value = values[row]
+            if value != value:
+                continue
+            if channel not in self._begun:
+                self._begun.add(channel)
+                self._added[channel] = self._shown.get(channel, value) - value
+            elif value + self._added[channel] < self._shown[channel]:
+                self._added[channel] = 0.0
+            self._shown[channel] = values[row] = value + self._added[channel]
+        return replace(record, values=values)
 
 
 def _time_s(event: Event, before_s: float) -> float:

@@ -42,7 +42,7 @@ RULES = {
     "announcements logs": "",
     "config": "model",
     "processes": "model",
-    "playback": "model clock",
+    "playback": "model clock quantities",
     "meanings": "advice",
     "wording": "advice meanings model",
     "trace trace_header": "model quantities",
