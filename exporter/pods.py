@@ -1,8 +1,9 @@
 """Which pod was given which GPU: the kubelet's own list, asked over its pod-resources socket.
 
 `workloads.py` asks in a thread of its own; `doctor` may ask once. Understands the device ids of NVIDIA's device plugin
-(UUIDs, time slices, MIG devices, indices) and of GKE's; an id that belongs to no GPU seen here gives no row, never a guess.
-GPUs that were given out as claims (dynamic resource allocation) carry no UUID in this list and give no row either.
+(UUIDs, time slices, MIG devices, indices), of GKE's, and the names by which claims (dynamic resource allocation) give GPUs
+out: NVIDIA's driver calls them after the minor number of their device file. An id that belongs to no GPU seen here gives no
+row, never a guess.
 
 Interface: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, service v1.PodResourcesLister; fields that are not named here
 are passed over, as protobuf has it.
@@ -24,17 +25,25 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Field numbers of the messages.
 _POD_RESOURCES = 1
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3
-_CONTAINER_NAME, _CONTAINER_DEVICES = 1, 2
+_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_CLAIMS = 1, 2, 5
 _DEVICES_RESOURCE, _DEVICES_IDS = 1, 2
+_CLAIM_RESOURCES = 4
+_CLAIMED_CDI_DEVICES, _CLAIMED_DRIVER, _CLAIMED_DEVICE = 1, 2, 4
+_CDI_NAME = 1
 
 _GKE = re.compile(r"nvidia(\d+)(?:/(?:gi|vgpu)\d+)*")
 _BY_INDEX = re.compile(r"(\d+)(?::\d+)?")  # DEVICE_ID_STRATEGY=index of NVIDIA's plugin; 0:1 is a MIG device of GPU 0
+# NVIDIA's driver of claims: gpu-3, or gpu-3-mig-1g18gb-19-0 for a MIG device of it; its CDI devices put the claim before that.
+_CLAIMED_GPU = re.compile(r"(?:k8s\.gpu\.nvidia\.com/(?:device|claim)=(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-)?)?"
+                          r"gpu-(\d+)(?:-mig-[0-9a-z-]+)?")  # fmt: skip
+_GPU_CLAIMS = "gpu.nvidia.com"
+_PCI_NAME = re.compile(r"(?:pci-)?([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])")  # an address as a name in Kubernetes
 _OLD_MIG = re.compile(r"MIG-(GPU-[0-9a-f-]+)/\d+/\d+")  # drivers before 470
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Devices of one resource that the kubelet gave to one container."""
+    """Devices of one resource, or of one claim's driver, that the kubelet gave to one container."""
 
     namespace: str
     pod: str
@@ -66,9 +75,19 @@ def decode(message: bytes) -> tuple[Allocation, ...]:
                 for devices in _all(container, _CONTAINER_DEVICES):
                     ids = tuple(i.decode() for i in _all(devices, _DEVICES_IDS))
                     found.append(Allocation(namespace, name, inside, _text(devices, _DEVICES_RESOURCE), ids))
+                for claim in _all(container, _CONTAINER_CLAIMS):
+                    given = _all(claim, _CLAIM_RESOURCES)
+                    found += [Allocation(namespace, name, inside, *_claimed(resource)) for resource in given]
     except (IndexError, UnicodeDecodeError, ValueError) as error:
         raise SourceError("protocol", f"the pod list is not understood: {error}") from None
     return tuple(found)
+
+
+def _claimed(resource: bytes) -> tuple[str, tuple[str, ...]]:
+    """The driver of a claim's device, and what the device is called: by the driver, and in container runtimes."""
+    cdi = (_text(device, _CDI_NAME) for device in _all(resource, _CLAIMED_CDI_DEVICES))
+    names = dict.fromkeys(name for name in (_text(resource, _CLAIMED_DEVICE), *cdi) if name)
+    return _text(resource, _CLAIMED_DRIVER), tuple(names)
 
 
 def _all(message: bytes, number: int) -> Iterator[bytes]:
@@ -135,19 +154,25 @@ class _Known:
     """GPUs by everything that a device id may call them."""
 
     def __init__(self, gpus: Sequence[Device]) -> None:
-        self._by_uuid = {g.uuid: g.id for g in gpus if g.uuid}
+        self._by_uuid = {g.uuid.lower(): g.id for g in gpus if g.uuid}
         self._by_index = {g.index: g.id for g in gpus if g.index is not None}
-        self._by_mig = {mig: g.id for g in gpus for mig in g.info.get("mig_uuids", "").split(",") if mig}
+        self._by_minor = {int(g.info["minor"]): g.id for g in gpus if g.info.get("minor", "").isdecimal()}
+        self._by_mig = {mig.lower(): (g.id, mig) for g in gpus for mig in g.info.get("mig_uuids", "").split(",") if mig}
 
     def gpu_of(self, device_id: str, resource: str) -> tuple[str, str] | None:
-        """Id of the GPU and UUID of its MIG device ("" for a whole GPU or a slice of it); None for what is no GPU here."""
+        """Id of the GPU and UUID of its MIG device ("" for a whole GPU, a slice of it, and where a claim does not tell);
+        None for what is no GPU here."""
         device_id = device_id.split("::", 1)[0]  # what follows counts the replicas of time slicing and MPS
-        if (gpu := self._by_uuid.get(device_id)) is not None:
+        name = device_id.rpartition("=")[2].lower()  # of a CDI device, vendor/class=name; names of claims are in lower case
+        if (gpu := self._by_uuid.get(name)) is not None:
             return gpu, ""
-        if (gpu := self._by_mig.get(device_id)) is not None:
-            return gpu, device_id
+        if (part := self._by_mig.get(name)) is not None:
+            return part
+        if (resource == _GPU_CLAIMS or "=" in device_id) and (match := _CLAIMED_GPU.fullmatch(device_id)):
+            gpu = self._by_minor.get(int(match[1]))
+            return None if gpu is None else (gpu, "")
         if match := _OLD_MIG.fullmatch(device_id):
-            gpu = self._by_uuid.get(match[1])
+            gpu = self._by_uuid.get(match[1].lower())
             return None if gpu is None else (gpu, device_id)
         pattern = _BY_INDEX if resource.startswith("nvidia.com/") else None
         if match := _GKE.fullmatch(device_id) or (pattern and pattern.fullmatch(device_id)):
@@ -158,7 +183,7 @@ class _Known:
 
 def ports_of_pods(allocations: Sequence[Allocation], ports: Sequence[Device]) -> Mapping[str, frozenset[str]]:
     """Pod ("namespace/name") -> ids of the RDMA ports that it was given, where its plugin names them: by PCI address
-    (SR-IOV plugin) or by device (EFA plugin). The shared device plugin hands out mere numbers, which say nothing."""
+    (SR-IOV, also as a claim) or by device (EFA plugin). The shared device plugin hands out mere numbers, which say nothing."""
     named: dict[str, list[str]] = {}
     for port in ports:
         for name in (port.id.split("/", 1)[0], (port.pci_path or "").rsplit("/", 1)[-1]):
@@ -166,7 +191,17 @@ def ports_of_pods(allocations: Sequence[Allocation], ports: Sequence[Device]) ->
                 named.setdefault(name, []).append(port.id)
     found: dict[str, set[str]] = {}
     for given in allocations:
-        held = {port for device_id in given.device_ids for port in named.get(device_id, ())}
+        held = {port for device_id in given.device_ids for port in named.get(_pci_address(device_id), ())}
         if held:
             found.setdefault(f"{given.namespace}/{given.pod}", set()).update(held)
     return {pod: frozenset(held) for pod, held in found.items()}
+
+
+def _pci_address(name: str) -> str:
+    """The PCI address that a claim's device is named after; any other name as it is.
+
+    >>> _pci_address("pci-0000-3b-00-2"), _pci_address("rdmap16s27")
+    ('0000:3b:00.2', 'rdmap16s27')
+    """
+    match = _PCI_NAME.fullmatch(name)
+    return "{}:{}:{}.{}".format(*match.groups()) if match else name

@@ -1,7 +1,8 @@
 """A kubelet for the tests: a real gRPC server on a unix socket that answers v1.PodResourcesLister/List.
 
     with FakeKubelet(tmp_path / "kubelet.sock") as kubelet:
-        kubelet.pods = [Pod("ml", "train-0", {"main": {"nvidia.com/gpu": ("GPU-6a",)}})]
+        kubelet.pods = [Pod("ml", "train-0", {"main": {"nvidia.com/gpu": ("GPU-6a",)}}),
+                        Pod("ml", "train-1", {"main": {}}, {"main": (Claimed("gpu.nvidia.com", "gpu-1"),)})]
 
 The messages are made by protobuf from the table below, so that neither side of the contract is our own code. Numbers and
 names are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
@@ -58,16 +59,26 @@ MESSAGES = _classes()
 
 
 @dataclass(frozen=True)
+class Claimed:
+    """One device of a claim: its driver, its name there, and what container runtimes call it."""
+
+    driver: str
+    device: str
+    cdi: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Pod:
-    """One pod: container -> resource -> device ids."""
+    """One pod: container -> resource -> device ids; container -> devices of its claim."""
 
     namespace: str
     name: str
     containers: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    claims: Mapping[str, tuple[Claimed, ...]] = field(default_factory=dict)
 
 
 def encode(pods: list[Pod]) -> bytes:
-    """A ListPodResourcesResponse with what a real kubelet says besides: topology, CPUs, memory, claims."""
+    """A ListPodResourcesResponse with what a real kubelet says besides: topology, CPUs, memory."""
     answer = MESSAGES["ListPodResourcesResponse"]()
     for pod in pods:
         resources = answer.pod_resources.add(name=pod.name, namespace=pod.namespace)
@@ -76,8 +87,12 @@ def encode(pods: list[Pod]) -> bytes:
             inside.memory.add(memory_type="hugepages-1Gi", size=1 << 40).topology.nodes.add(ID=1)
             for resource, ids in devices.items():
                 inside.devices.add(resource_name=resource, device_ids=ids).topology.nodes.add(ID=0)
-            claim = inside.dynamic_resources.add(claim_name="gpu-claim", claim_namespace=pod.namespace)
-            claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="node", device_name="gpu-0")
+            if container in pod.claims:
+                claim = inside.dynamic_resources.add(claim_name="gpu-claim", claim_namespace=pod.namespace)
+                for device in pod.claims[container]:
+                    told = claim.claim_resources.add(driver_name=device.driver, pool_name="node", device_name=device.device)
+                    for name in device.cdi:
+                        told.cdi_devices.add(name=name)
     return bytes(answer.SerializeToString())
 
 

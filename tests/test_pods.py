@@ -18,14 +18,17 @@ from hypothesis import strategies as st
 from exporter import kubelet
 from exporter.model import Device, GpuPod, SourceError
 from exporter.pods import Allocation, decode, list_allocations, owners, ports_of_pods
-from tests.fake_kubelet import FakeKubelet, Pod, encode
+from tests.fake_kubelet import Claimed, FakeKubelet, Pod, encode
 
 UUIDS = tuple(f"GPU-{k:08x}-0000-4000-8000-{k:012x}" for k in range(4))
 MIGS = ("MIG-11111111-2222-3333-4444-555555555555", "MIG-66666666-7777-8888-9999-aaaaaaaaaaaa")
+MINORS = (2, 3, 0, 1)  # of the device files: the driver numbers boards as it finds them, NVML by their place on the bus
 GPUS = tuple(
-    Device("gpu", f"GPU-{k}", index=k, uuid=uuid, info={"mig_uuids": ",".join(MIGS)} if k == 3 else {})
+    Device("gpu", f"GPU-{k}", index=k, uuid=uuid,
+           info={"minor": str(MINORS[k])} | ({"mig_uuids": ",".join(MIGS)} if k == 3 else {}))
     for k, uuid in enumerate(UUIDS)
-)
+)  # fmt: skip
+CLAIM = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-"
 
 
 @pytest.fixture
@@ -56,6 +59,26 @@ def test_pods_of_a_real_grpc_server_come_with_all_their_devices(server: FakeKube
         Allocation("ml", "train-0", "main", "rdma/hca", ("3",)),
         Allocation("研究", "作业-1", "main", "nvidia.com/gpu", (UUIDS[2],)),
     )
+
+
+def test_claims_of_a_real_grpc_server_come_with_all_that_names_their_devices(server: FakeKubelet) -> None:
+    server.pods = [
+        Pod("ml", "train-0", {"main": {"rdma/hca": ("3",)}, "sidecar": {}}, {"main": (
+            Claimed("gpu.nvidia.com", "gpu-0", (CLAIM + "gpu-0",)), Claimed("gpu.nvidia.com", "gpu-1"),
+            Claimed("compute-domain.nvidia.com", "channel-0"))}),
+        Pod("ml", "old", {"main": {}}, {"main": (Claimed("", "", ("k8s.gpu.nvidia.com/device=gpu-2",)),)}),
+    ]  # fmt: skip
+    found = ask(server.path)
+    assert found == (
+        Allocation("ml", "train-0", "main", "rdma/hca", ("3",)),
+        Allocation("ml", "train-0", "main", "gpu.nvidia.com", ("gpu-0", CLAIM + "gpu-0")),
+        Allocation("ml", "train-0", "main", "gpu.nvidia.com", ("gpu-1",)),
+        Allocation("ml", "train-0", "main", "compute-domain.nvidia.com", ("channel-0",)),
+        Allocation("ml", "old", "main", "", ("k8s.gpu.nvidia.com/device=gpu-2",)),  # a kubelet before 1.31
+    )
+    assert [(row.gpu_id, row.pod) for row in owners(found, GPUS)] == [
+        ("GPU-2", "train-0"), ("GPU-3", "train-0"), ("GPU-0", "old"),
+    ]  # fmt: skip
 
 
 def test_a_node_without_pods_is_an_answer_too(server: FakeKubelet) -> None:
@@ -186,14 +209,23 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 DEVICES = st.dictionaries(NAMES, st.lists(NAMES, max_size=3).map(tuple), max_size=3)
+CLAIMED = st.lists(st.builds(Claimed, NAMES, NAMES, st.lists(NAMES, max_size=2).map(tuple)), max_size=2).map(tuple)
 
 
-@given(st.lists(st.builds(Pod, NAMES, NAMES, st.dictionaries(NAMES, DEVICES, max_size=3)), max_size=4))
-def test_what_protobuf_writes_is_what_is_read(pods: list[Pod]) -> None:
-    assert decode(encode(pods)) == tuple(
-        Allocation(p.namespace, p.name, container, resource, ids)
-        for p in pods for container, devices in p.containers.items() for resource, ids in devices.items()
-    )  # fmt: skip
+@given(st.lists(st.tuples(NAMES, NAMES, st.dictionaries(NAMES, st.tuples(DEVICES, CLAIMED), max_size=3)), max_size=4))
+def test_what_protobuf_writes_is_what_is_read(
+    drawn: list[tuple[str, str, dict[str, tuple[dict[str, tuple[str, ...]], tuple[Claimed, ...]]]]]
+) -> None:
+    pods = [Pod(namespace, name, {c: devices for c, (devices, _) in inside.items()}, {c: of for c, (_, of) in inside.items()})
+            for namespace, name, inside in drawn]  # fmt: skip
+    expected = []
+    for p in pods:
+        for container, devices in p.containers.items():
+            expected += [Allocation(p.namespace, p.name, container, resource, ids) for resource, ids in devices.items()]
+            for of in p.claims[container]:
+                names = tuple(dict.fromkeys(name for name in (of.device, *of.cdi) if name))
+                expected.append(Allocation(p.namespace, p.name, container, of.driver, names))
+    assert decode(encode(pods)) == tuple(expected)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +243,16 @@ def test_what_protobuf_writes_is_what_is_read(pods: list[Pod]) -> None:
         ("2", "nvidia.com/gpu", "GPU-2", ""),
         ("3:1", "nvidia.com/mig-1g.10gb", "GPU-3", ""),
         ("0::1", "nvidia.com/gpu", "GPU-0", ""),
+        ("gpu-2", "gpu.nvidia.com", "GPU-0", ""),
+        ("gpu-0", "gpu.nvidia.com", "GPU-2", ""),
+        ("gpu-1-mig-1g18gb-19-0", "gpu.nvidia.com", "GPU-3", ""),
+        ("gpu-1-mig-9-4-4", "gpu.nvidia.com", "GPU-3", ""),
+        (CLAIM + "gpu-3", "", "GPU-1", ""),
+        (CLAIM + "gpu-1-mig-1g18gb-19-0", "", "GPU-3", ""),
+        ("k8s.gpu.nvidia.com/device=gpu-0", "", "GPU-2", ""),
+        (f"nvidia.com/gpu={UUIDS[1]}", "gpu.example.com", "GPU-1", ""),
+        (f"nvidia.com/mig={MIGS[0]}", "gpu.example.com", "GPU-3", MIGS[0]),
+        (UUIDS[2].lower(), "gpu.example.com", "GPU-2", ""),
     ],
 )
 def test_every_known_form_of_a_device_id_finds_its_gpu(device_id: str, resource: str, gpu: str, mig: str) -> None:
@@ -220,10 +262,18 @@ def test_every_known_form_of_a_device_id_finds_its_gpu(device_id: str, resource:
 @pytest.mark.parametrize(
     ("device_id", "resource"),
     [("GPU-ffffffff", "nvidia.com/gpu"), ("MIG-unknown", "nvidia.com/mig-1g.10gb"), ("9", "nvidia.com/gpu"), ("2", "rdma/hca"),
-     ("0000:3b:00.2", "nvidia.com/sriov"), ("nvidia77", "nvidia.com/gpu"), ("", "nvidia.com/gpu")],
+     ("0000:3b:00.2", "nvidia.com/sriov"), ("nvidia77", "nvidia.com/gpu"), ("", "nvidia.com/gpu"),
+     ("gpu-7", "gpu.nvidia.com"), ("gpu-0", "gpu.example.com"), ("gpu-vfio-0", "gpu.nvidia.com"),
+     ("channel-0", "compute-domain.nvidia.com"), ("gpu-0", "nvidia.com/gpu"), ("gpu.example.com/card=gpu-0", "gpu.example.com"),
+     (CLAIM, "gpu.nvidia.com")],
 )  # fmt: skip
 def test_an_id_that_is_no_gpu_here_gives_no_row_and_no_guess(device_id: str, resource: str) -> None:
     assert owners([Allocation("ml", "a", "main", resource, (device_id,))], GPUS) == ()
+
+
+def test_a_claim_names_no_gpu_where_the_driver_does_not_tell_minor_numbers() -> None:
+    gpus = [Device("gpu", "GPU-0", index=0, uuid=UUIDS[0])]
+    assert owners([Allocation("ml", "a", "main", "gpu.nvidia.com", ("gpu-0", CLAIM + "gpu-0"))], gpus) == ()
 
 
 def test_slices_of_one_gpu_in_one_container_are_one_row_and_two_pods_are_two() -> None:
@@ -242,5 +292,10 @@ def test_rdma_ports_are_found_by_device_name_and_by_pci_address_and_never_by_num
         Allocation("ml", "a", "main", "vpc.amazonaws.com/efa", ("rdmap16s27",)),
         Allocation("ml", "b", "main", "nvidia.com/sriov_rdma", ("0000:3b:00.2",)),
         Allocation("ml", "c", "main", "rdma/hca_shared_devices_a", ("0", "1")),
+        Allocation("ml", "d", "main", "sriovnetwork.k8snetworkplumbingwg.io", ("0000-3b-00-2",)),
+        Allocation("ml", "e", "main", "dra.net", ("pci-0000-3b-00-2",)),
+        Allocation("ml", "f", "main", "dra.net", ("pci-0000-3b-00-3",)),
     ]
-    assert ports_of_pods(given_out, ports) == {"ml/a": {"rdmap16s27/1"}, "ml/b": {"mlx5_4/1"}}
+    assert ports_of_pods(given_out, ports) == {
+        "ml/a": {"rdmap16s27/1"}, "ml/b": {"mlx5_4/1"}, "ml/d": {"mlx5_4/1"}, "ml/e": {"mlx5_4/1"},
+    }  # fmt: skip
