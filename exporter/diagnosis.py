@@ -1,4 +1,4 @@
-"""From facts to findings: asks the table of rules once per second, and keeps the time of what it hears.
+"""From facts to findings: asks each rule of the table in its turn, and keeps the time of what it hears.
 
 Called by the session with the facts of each whole second. A finding appears when its condition has stood for `hold_s`
 without a break, and goes when it has not been true for `clear_s`: short disturbances neither raise nor clear it. Knows no
@@ -42,15 +42,19 @@ class Diagnosis:
         self._links.remember(facts.series, facts.inventory.compute_ports(), facts.t_s)
         broken = self._last_s is None or not 0 < facts.t_s - self._last_s <= _LONGEST_STEP_S
         self._last_s = facts.t_s
+        gpu_ids = [gpu.id for gpu in facts.inventory.of_kind("gpu")]
         findings = []
-        asked = set()
-        for rule in self._rules:
-            for gpu_id, answer in self._ask(rule, facts):
-                asked.add((rule.finding, gpu_id))
-                standing = self._keep_time(rule, gpu_id, answer, facts.t_s, broken=broken)
+        here: set[tuple[str, str | None]] = set()
+        for turn, rule in enumerate(self._rules, round(facts.t_s)):
+            if broken or turn % rule.every_s == 0:
+                for gpu_id, answer in self._ask(rule, facts):
+                    self._keep_time(rule, gpu_id, answer, facts.t_s, broken=broken)
+            for key in ((rule.finding, gpu_id) for gpu_id in (gpu_ids if rule.node is None else [None])):
+                here.add(key)
+                standing = self._standing.get(key)
                 if standing is not None and standing.active:
-                    findings.append(Finding(rule.finding, gpu_id, standing.since_s, standing.evidence, rule.advice))
-        self._standing = {key: s for key, s in self._standing.items() if key in asked}  # a GPU that left takes its own along
+                    findings.append(Finding(*key, standing.since_s, standing.evidence, rule.advice))
+        self._standing = {key: s for key, s in self._standing.items() if key in here}  # a GPU that left takes its own along
         return tuple(findings)
 
     def _ask(self, rule: Rule, facts: Facts) -> Iterator[tuple[str | None, Answer]]:
@@ -60,17 +64,15 @@ class Diagnosis:
             for gpu in facts.inventory.of_kind("gpu"):
                 yield gpu.id, rule.gpu(facts, gpu.id)
 
-    def _keep_time(self, rule: Rule, gpu_id: str | None, answer: Answer, t_s: float, *, broken: bool) -> _Standing | None:
-        """The standing of a condition after this second; None where it says nothing any more."""
+    def _keep_time(self, rule: Rule, gpu_id: str | None, answer: Answer, t_s: float, *, broken: bool) -> None:
+        """Take an answer into the standing of its condition; one that says nothing any more goes."""
         key = (rule.finding, gpu_id)
         standing = self._standing.get(key)
         if answer is None:
             if standing is not None and (not standing.active or t_s - standing.last_true_s >= rule.clear_s):
                 del self._standing[key]
-                return None
-            return standing
+            return
         if standing is None or (broken and not standing.active):
             standing = self._standing[key] = _Standing(t_s, t_s, answer)
         standing.last_true_s, standing.evidence = t_s, answer
         standing.active = standing.active or t_s - standing.since_s >= rule.hold_s
-        return standing

@@ -1,6 +1,6 @@
 """THE table of findings: what must be true for a cause to be named, held against which numbers, and what to do then.
 
-`diagnosis.py` asks each rule once per second and keeps the time. A condition looks at facts and answers with evidence, or
+`diagnosis.py` asks each rule in its turn and keeps the time. A condition looks at facts and answers with evidence, or
 with None: not so, or not known. It never guesses: a rule whose inputs are missing does not fire. The paragraph above a
 threshold says why it stands where it does; symptoms of raw readings are in `symptoms.py`, texts in `meanings.py` and
 `advice.py`.
@@ -52,6 +52,7 @@ class Rule:
     """One cause. Exactly one of `gpu` and `node` is its condition; advice: keys of the catalogue, least effort first.
 
     hold_s: how long the condition has to stand before the finding appears; clear_s: how long it has to be gone.
+    every_s: seconds from one question to the next, of conditions that look at many raw readings over 20 s and more.
     """
 
     finding: str
@@ -60,6 +61,7 @@ class Rule:
     node: NodeCondition | None = None
     hold_s: float = 30.0
     clear_s: float = 60.0
+    every_s: int = 1
 
     @property
     def scope(self) -> str:
@@ -226,9 +228,10 @@ RULES: tuple[Rule, ...] = (
          gpu=input_stall),
     Rule("straggler_wait",
          ("straggler_clocks", "straggler_xid", "straggler_host", "straggler_data", "straggler_replace"), gpu=straggler_wait),
-    Rule("small_buckets", ("ddp_bucket_cap", "ddp_first_bucket", "zero3_buckets", "fsdp_larger_units"), gpu=small_buckets),
-    Rule("link_degraded", ("link_inspect", "link_exclude", "link_reseat", "link_replace"), node=link_degraded),
-    Rule("congestion", ("nccl_spread", "roce_gid", "placement", "roce_lossless"), node=network_congestion),
+    Rule("small_buckets", ("ddp_bucket_cap", "ddp_first_bucket", "zero3_buckets", "fsdp_larger_units"), gpu=small_buckets,
+         every_s=4),
+    Rule("link_degraded", ("link_inspect", "link_exclude", "link_reseat", "link_replace"), node=link_degraded, every_s=4),
+    Rule("congestion", ("nccl_spread", "roce_gid", "placement", "roce_lossless"), node=network_congestion, every_s=4),
     Rule("power_capped", ("power_accept", "power_limit", "power_even"), gpu=power_capped),
     Rule("sensor_too_slow", ("sensor_bounds", "sensor_rate", "profile_once", "sensor_driver"), gpu=sensor_too_slow),
     Rule("shared_node", ("shared_pairing", "shared_exclusive"), node=shared_node),
