@@ -9,6 +9,8 @@
  *   init_hang 0                       seconds that nvmlInitWithFlags takes
  *   error 0                           code that every call after it answers
  *   missing nvmlGpmSampleGet,...      these calls answer FUNCTION_NOT_FOUND
+ *   time T                            every sensor stands still at this time of the clock (-1: it does not); what GPM
+ *                                     gives is then the mean of a whole period
  *   devices DIR                       initialising opens DIR/nvidiactl, a handle of board N opens DIR/nvidiaN; shutting down
  *                                     closes them
  *   gpu N KEY VALUE...                board N; the first line for a board creates it
@@ -18,7 +20,8 @@
  *     sensor NAME WINDOW_S REFRESH_S PHASE_S   NAME is instant, average, usage or energy
  *     noise W                           uniform noise of the sensors, +-W, new with each refresh
  *     supports LIST                     of instant,average,usage,energy,module,utilization,gpm,nvlink,nvlink5,throttle,xid,clocks
- *     module_extra W                    what the module scope adds (a CPU)
+ *     module_extra W, energy_extra W    what the module scope, and the energy counter, add (a CPU)
+ *     counted_from T                    counters (energy, NVLink, throttling) began at 0 then, as after a reset; -1: long ago
  *     latency_ms X                      of each call
  *     error CODE, open_error CODE, hang SECONDS, crash 1    faults of each call (open_error: of opening only)
  *     fault_calls LIST                  error, hang and crash concern only these calls
@@ -63,16 +66,16 @@ static const double SM_COMPUTE = 0.9, SM_COMMUNICATION = 0.12, TENSOR_COMPUTE = 
 
 typedef struct { double window, refresh, phase; } sensor_t;
 typedef struct {
-    int present, arch, cc_major, cc_minor, mig, links, error, open_error, crash, entry_error, util_raw, virtualization, smoothing;
+    int present, arch, cc_major, cc_minor, mig, links, error, open_error, crash, entry_error, util_raw, virtualization, smoothing, minor;
     char name[96], uuid[96], mig_uuids[512], bdf[32], supports[256], zeros[256], fault_calls[256], raw_kind[8], raw_value[40];
-    double limit, module_limit, module_extra, latency_ms, hang, noise;
+    double limit, module_limit, module_extra, energy_extra, counted_from, latency_ms, hang, noise;
     double watts[3], seconds[3], phase, nvlink, shift;
     sensor_t sensor[SENSORS];
     int xids, xid_code[MAX_XIDS], xid_count[MAX_XIDS];
 } board_t;
 typedef struct {
     int init_error, error;
-    double init_hang;
+    double init_hang, time;
     char driver[80], missing[512], devices[256];
     board_t board[MAX_BOARDS];
 } state_t;
@@ -88,7 +91,7 @@ typedef struct { void *device; u64 type, data; u32 gi, ci; } event_t;
 typedef struct { int used, delivered[MAX_BOARDS][MAX_XIDS], registered[MAX_BOARDS]; } event_set_t;
 typedef struct { double mono; int board; } gpm_sample_t;
 
-static state_t state;
+static state_t state = {.time = -1};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stat seen;
 static double checked = -1;
@@ -99,7 +102,7 @@ static event_set_t event_sets[4];
 static double real(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
 static double played = -1;
 void overlap_fake_set_time(double t) { played = t; }
-static double mono(void) { return played >= 0 ? played : real(); }
+static double mono(void) { return played >= 0 ? played : state.time >= 0 ? state.time : real(); }
 static i64 stamp_us(void) { struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000000LL + t.tv_nsec / 1000; }
 static void rest(double s) { struct timespec t = {(time_t)s, (long)((s - (time_t)s) * 1e9)}; nanosleep(&t, NULL); }
 
@@ -130,15 +133,15 @@ static void board_line(board_t *b, const char *key, const char *rest_of_line) {
     if (!b->present) {
         memset(b, 0, sizeof *b);
         b->present = 1;
-        b->util_raw = b->smoothing = -1;
+        b->util_raw = b->smoothing = b->minor = -1;
     }
 #define TEXT(field) if (!strcmp(key, #field)) snprintf(b->field, sizeof b->field, "%s", v)
 #define WHOLE(field) if (!strcmp(key, #field)) b->field = atoi(v)
 #define REAL(field) if (!strcmp(key, #field)) b->field = atof(v)
     TEXT(name); TEXT(uuid); TEXT(mig_uuids); TEXT(bdf); TEXT(supports); TEXT(zeros); TEXT(fault_calls);
     WHOLE(arch); WHOLE(mig); WHOLE(links); WHOLE(error); WHOLE(open_error); WHOLE(crash); WHOLE(entry_error); WHOLE(util_raw);
-    WHOLE(virtualization); WHOLE(smoothing);
-    REAL(limit); REAL(module_limit); REAL(module_extra); REAL(latency_ms); REAL(hang); REAL(noise);
+    WHOLE(virtualization); WHOLE(smoothing); WHOLE(minor);
+    REAL(limit); REAL(module_limit); REAL(module_extra); REAL(energy_extra); REAL(counted_from); REAL(latency_ms); REAL(hang); REAL(noise);
     if (!strcmp(key, "cc")) sscanf(v, "%d.%d", &b->cc_major, &b->cc_minor);
     if (!strcmp(key, "power_raw")) sscanf(v, "%7s %39s", b->raw_kind, b->raw_value);
     if (!strcmp(key, "nvlink")) sscanf(v, "%lf %lf", &b->nvlink, &b->shift);
@@ -171,6 +174,7 @@ static void load(void) {
     seen = now;
     static state_t fresh;
     memset(&fresh, 0, sizeof fresh);
+    fresh.time = -1;
     char line[512];
     while (fgets(line, sizeof line, f)) {
         int n, used;
@@ -182,6 +186,7 @@ static void load(void) {
         else if (!strncmp(line, "devices ", 8)) snprintf(fresh.devices, sizeof fresh.devices, "%.200s", line + 8);
         else if (!strncmp(line, "init_error ", 11)) fresh.init_error = atoi(line + 11);
         else if (!strncmp(line, "init_hang ", 10)) fresh.init_hang = atof(line + 10);
+        else if (!strncmp(line, "time ", 5)) fresh.time = atof(line + 5);
         else if (!strncmp(line, "error ", 6)) fresh.error = atoi(line + 6);
     }
     fclose(f);
@@ -277,12 +282,23 @@ static double shown_watts(const board_t *b, int which) {
     return w + b->noise * (2.0 * (double)(hash & 0xffffff) / 0xffffff - 1.0);
 }
 
-static double energy_joules(const board_t *b) { return integral(b, b->watts, refreshed(&b->sensor[ENERGY], mono())) + 1e6; }
+/* A counter that grows as the function v does, and stood at `base` at 0 of the clock, unless it began anew since. */
+static double counted(const board_t *b, const double *v, double t, double base) {
+    return b->counted_from < 0 ? integral(b, v, t) + base : fmax(0, integral(b, v, t) - integral(b, v, b->counted_from));
+}
+
+static double energy_joules(const board_t *b) {
+    double watts[3];
+    for (int i = 0; i < 3; i++) watts[i] = b->watts[i] + b->energy_extra;
+    return counted(b, watts, refreshed(&b->sensor[ENERGY], mono()), 1e6);
+}
 
 static double nvlink_bytes(const board_t *b) {
     double on[3] = {0, b->nvlink, 0};
-    return integral(b, on, mono() - b->shift) + 1e12;
+    return counted(b, on, mono() - b->shift, 1e12);
 }
+
+static double throttled_ns(const board_t *b, double ns) { return b->counted_from < 0 ? ns : 0; }
 
 /* ---- the files below /dev that the real library holds open -------------------------------------------------------- */
 
@@ -374,6 +390,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *d, u32 index, void **part) {
     *part = (void *)((size_t)d + ((size_t)(index + 1) << 8));
     return OK;
 }
+int nvmlDeviceGetMinorNumber(void *d, u32 *minor) { ENTER(d); if (b->minor < 0) return NOT_SUPPORTED; *minor = (u32)b->minor; return OK; }
 int nvmlDeviceGetName(void *d, char *text, u32 n) { ENTER(d); snprintf(text, n, "%s", b->name); return OK; }
 int nvmlDeviceGetPciInfo_v3(void *d, pci_t *pci) {
     ENTER(d);
@@ -431,8 +448,8 @@ static int moved_field(const state_t *s, const board_t *b, field_t *f) {
     int how = numbering(s), throttle = listed(b->supports, "throttle");
     if (f->field == (how == 2 ? 256 : 251) && how) return b->smoothing < 0 ? NOT_SUPPORTED : set_u32(f, b->smoothing);
     if (how == 2 && f->field == 251) return throttle ? set_u64(f, 9.75e9) : NOT_SUPPORTED; /* another quantity */
-    if (how == 3 && f->field == 270) return throttle ? set_u64(f, 1.25e9) : NOT_SUPPORTED;
-    if (how == 3 && f->field == 271) return throttle ? set_u64(f, 0.5e9) : NOT_SUPPORTED;
+    if (how == 3 && f->field == 270) return throttle ? set_u64(f, throttled_ns(b, 1.25e9)) : NOT_SUPPORTED;
+    if (how == 3 && f->field == 271) return throttle ? set_u64(f, throttled_ns(b, 0.5e9)) : NOT_SUPPORTED;
     return NOT_SUPPORTED;
 }
 
@@ -447,7 +464,7 @@ static int one_field(const state_t *s, const board_t *b, field_t *f) {
     case 91: return b->links ? set_u32(f, b->links) : NOT_SUPPORTED;
     case 138: case 139: return all && listed(b->supports, "nvlink") ? set_u64(f, listed(b->zeros, "nvlink") ? 0 : nvlink_bytes(b) / 1024) : NOT_SUPPORTED;
     case 202: case 204: return (int)f->scope < b->links && listed(b->supports, "nvlink5") ? set_u64(f, nvlink_bytes(b) / b->links) : NOT_SUPPORTED;
-    case 74: return listed(b->supports, "throttle") ? set_u64(f, 2.5e9) : NOT_SUPPORTED;
+    case 74: return listed(b->supports, "throttle") ? set_u64(f, throttled_ns(b, 2.5e9)) : NOT_SUPPORTED;
     case 75: return listed(b->supports, "throttle") ? set_u64(f, 0) : NOT_SUPPORTED;
     default: return moved_field(s, b, f);
     }
@@ -486,7 +503,9 @@ int nvmlGpmMetricsGet(gpm_request_t *request) {
     if (ret) return ret;
     if (request->version != 1) return VERSION;
     const board_t *b = &s->board[second->board];
-    double span = second->mono - first->mono;
+    double begin = first->mono, end = second->mono;
+    if (played < 0 && s->time >= 0) begin = s->time, end = s->time + (period(b) > 0 ? period(b) * ceil(1 / period(b)) : 1);
+    double span = end - begin;
     if (first->board != second->board || span < 0.1) note("gpm pair of %.4f s", span);
     for (u32 i = 0; i < request->count; i++) {
         gpm_metric_t *m = &request->metrics[i];
@@ -495,7 +514,7 @@ int nvmlGpmMetricsGet(gpm_request_t *request) {
         if (m->id == SM) v[0] = SM_COMPUTE, v[1] = SM_COMMUNICATION;
         else if (m->id == TENSOR) v[0] = TENSOR_COMPUTE, v[1] = 0;
         else if (m->id != GRAPHICS) { m->ret = NOT_SUPPORTED; continue; }
-        m->value = span < 0.1 ? 987.0 : 100 * (integral(b, v, second->mono) - integral(b, v, first->mono)) / span;
+        m->value = span < 0.1 ? 987.0 : 100 * (integral(b, v, end) - integral(b, v, begin)) / span;
     }
     return OK;
 }

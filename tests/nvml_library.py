@@ -112,6 +112,8 @@ class Board:
     limit: float = 700.0
     module_limit: float = 0.0
     module_extra: float = 0.0
+    energy_extra: float = 0.0
+    counted_from: float = -1.0
     mig: int = 0
     mig_uuids: tuple[str, ...] = ()
     links: int = 18
@@ -135,6 +137,7 @@ class Board:
     zeros: tuple[str, ...] = ()  # calls that answer 0 and mean nothing
     virtualization: int = 0
     smoothing: int = -1
+    minor: int = -1  # of /dev/nvidiaN; -1: not told
     xids: tuple[tuple[int, int], ...] = ()  # code, events so far
 
     def lines(self, index: int) -> list[str]:
@@ -144,9 +147,9 @@ class Board:
             ("name", self.name), ("uuid", self.uuid or f"GPU-{index:08x}-0000-4000-8000-{index:012x}"),
             ("bdf", self.bdf or f"00000000:{0x18 + index:02X}:00.0"),
             *((key, getattr(self, key)) for key in (
-                "arch", "cc", "limit", "module_limit", "module_extra", "mig", "links", "noise", "latency_ms", "error",
-                "open_error", "entry_error", "hang", "crash", "util_raw",
-                "virtualization", "smoothing")),
+                "arch", "cc", "limit", "module_limit", "module_extra", "energy_extra", "counted_from", "mig", "links",
+                "noise", "latency_ms", "error", "open_error", "entry_error", "hang", "crash", "util_raw",
+                "virtualization", "smoothing", "minor")),
             ("wave", f"{w.compute_watts} {w.communication_watts} {w.compute_s} {w.communication_s} {w.phase_s} "
                      f"{w.idle_watts} {w.idle_s}"),
             ("mig_uuids", ",".join(self.mig_uuids)),
@@ -192,7 +195,7 @@ class FakeNvml:
         ctypes.CDLL(str(self.library)).overlap_fake_set_time(ctypes.c_double(mono_s))
 
     def set(self, **general: Any) -> None:
-        """Change the library as a whole: init_error, error, missing, driver."""
+        """Change the library as a whole: init_error, error, missing, driver, time."""
         self.general.update(general)
         self.write()
 

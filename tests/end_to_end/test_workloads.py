@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.processes import Daemon, daemon, eventually
-from tests.fake_kubelet import FakeKubelet, Pod
+from tests.fake_kubelet import Claimed, FakeKubelet, Pod
 from tests.machines import flat
 from tests.nvml_library import Board
 from tests.tools import require
@@ -81,6 +81,25 @@ def test_pods_and_jobs_stand_on_join_series_and_outlive_a_kubelet_that_is_away(t
             eventually(lambda: ports("0") == {"mlx5_1"}, 10, "a pod uses the port that it was given")
             assert "mlx5_1" not in ports("1") | ports("2"), "and nobody else does"
             assert exporter.stop() == 0
+
+
+def test_gpus_that_were_given_out_as_claims_stand_beside_their_pods(tmp_path: Path) -> None:
+    """The real library answers with minor numbers, which are not the indices: claims go by the former."""
+    require("gcc")
+    node = flat(2)
+    machine = replace(node, boards=tuple(replace(board, minor=1 - k) for k, board in enumerate(node.boards)))
+    kubelet = FakeKubelet(tmp_path / "kubelet.sock")
+    kubelet.pods = [Pod("ml", f"train-{k}", {"main": {}}, {"main": (Claimed("gpu.nvidia.com", f"gpu-{k}"),)}) for k in range(2)]
+    settings = tmp_path / "settings.yml"
+    settings.write_text(f"pods: {{socket: {kubelet.path}, interval_seconds: 1}}\n")
+    with machine.running(tmp_path / "machine") as running, kubelet, daemon(
+        tmp_path / "log", ["--config.file", str(settings), *running.arguments], running.environment
+    ) as exporter:  # fmt: skip
+        exporter.ready()
+        eventually(lambda: len(rows(exporter, "overlap_gpu_pod_info")) == 2, 10, "both pods are shown")
+        pods = {dict(row)["gpu"]: dict(row)["workload_pod"] for row in rows(exporter, "overlap_gpu_pod_info")}
+        assert pods == {"0": "train-1", "1": "train-0"}
+        assert exporter.stop() == 0
 
 
 def test_two_pods_that_share_ports_are_found_to_share_the_node(tmp_path: Path) -> None:
