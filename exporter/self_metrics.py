@@ -18,7 +18,7 @@ from exporter.model import ANALYSIS_DURATION_BOUNDS_S, READ_DURATION_BOUNDS_S, S
 _FILE_REASONS = ("not_available", "io_error", "permission_denied", "missing", "not_a_number", "vanished", "counter_reset",
                  "saturated")
 ERROR_REASONS: Mapping[str, tuple[str, ...]] = {
-    "nvml": ("implausible_power", "implausible_utilization", "implausible_counter", "unsupported", "no_permission",
+    "nvml": ("implausible_power", "implausible_utilization", "counter_reset", "unsupported", "no_permission",
              "transient", "gpu_lost", "library"),
     "gpm": ("too_close", "implausible", "unsupported", "no_permission", "transient", "gpu_lost", "library", "other"),
     "xid": ("transient", "other"),

@@ -148,10 +148,15 @@ LADDER = (
     ("A10 of an old driver", Board(arch=7, cc="8.6", supports=("usage", "energy")), "energy", 0.1, 0.1),
     ("H100 with the mean alone", Board(supports=("usage", "average")), "average", 1.0, 0.1),
     ("A10 with the call alone", Board(arch=7, cc="8.6", supports=("usage",)), "average", 1.0, 0.1),
-    ("GH200 with the module alone", Board(supports=("module", "usage", "energy"), module_limit=1000.0, module_extra=120.0),
+    ("GH200 with the module and an energy that has the CPU in it",
+     Board(supports=("module", "usage", "energy"), module_limit=1000.0, module_extra=120.0, energy_extra=120.0),
      "module", 0.025, 0.1),
-    ("GB300 whose GPU scope is the module", Board(supports=("instant", "module"), limit=1400.0, module_limit=2900.0), "module",
-     0.025, 0.1),
+    ("GH200 with the module and a mean of the GPU",
+     Board(supports=("module", "average", "usage"), module_limit=1000.0, module_extra=120.0), "module", 0.025, 0.1),
+    ("GH200 with the module and energy and a mean of the GPU",
+     Board(supports=("module", "average", "energy"), module_limit=1000.0, module_extra=120.0), "energy", 0.1, 0.1),
+    ("GB300 whose GPU scope is the module", Board(supports=("instant", "module", "energy"), limit=1400.0, module_limit=2900.0),
+     "module", 0.025, 0.1),
     ("B200", Board(arch=10, cc="10.0"), "instant", 0.005, 0.1),
 )  # fmt: skip
 
@@ -172,7 +177,8 @@ def test_the_power_reading_is_chosen_by_asking_the_board(
         watts = node.read()["power_watts"]
         start_s += 0.06 if rung == "energy" else 0.0
         CLOCK.sleep_until(start_s)
-    assert watts == pytest.approx(500.0 + board.module_extra, rel=0.02 if rung != "energy" else 0.4)
+    true_watts = 500.0 + (board.module_extra if rung == "module" else 0.0)
+    assert watts == pytest.approx(true_watts, rel=0.02 if rung != "energy" else 0.4)
 
 
 def test_watts_from_an_energy_counter_follow_the_job_within_a_few_percent(node: Node) -> None:
@@ -200,6 +206,41 @@ def test_the_energy_meter_takes_a_counter_that_began_anew_for_no_power() -> None
     assert math.isnan(meter.watts(1.0, 3.0))
     assert math.isnan(meter.watts(1.1, 53.0))  # the time since the reset is not known
     assert meter.watts(1.2, 103.0) == pytest.approx(500.0)
+
+
+def test_counters_that_begin_anew_are_counted_once_each_and_never_jump_up(node: Node) -> None:
+    node.machine.edit(0, wave=STEADY, supports=("instant", "energy", "nvlink5", "throttle"), arch=10, cc="10.0", links=18)
+    node.open()
+    fast, slow = node.lane("nvml/GPU-0"), node.lane("nvml/GPU-0/slow")
+    before = {**node.read(), **node.read("nvml/GPU-0/slow")}
+    assert fast.errors["counter_reset"] == slow.errors["counter_reset"] == 0
+    node.edit(counted_from=CLOCK.mono_s())
+    after = {**node.read(), **node.read("nvml/GPU-0/slow")}
+    assert fast.errors["counter_reset"] == 3  # energy, and each direction of NVLink however many links there are
+    assert slow.errors["counter_reset"] == 3  # of the four reasons that this driver gives as time, one stood at 0
+    assert all(after[key] <= before[key] for key in before if "total" in key)
+    node.read()
+    node.read("nvml/GPU-0/slow")
+    assert (fast.errors["counter_reset"], slow.errors["counter_reset"]) == (3, 3)
+
+
+def test_a_driver_that_was_loaded_anew_is_seen_to_count_from_the_start(node: Node) -> None:
+    node.machine.edit(0, wave=STEADY, supports=("instant", "energy"))
+    node.open()
+    assert node.read()["energy_joules_total"] > 1e6
+    node.edit(error=DRIVER_NOT_LOADED)
+    with pytest.raises(LaneError):
+        node.read()
+    node.close_lanes()
+    node.session.close()  # as the reader does: every handle is thrown away
+    node.edit(error=0, counted_from=CLOCK.mono_s() - 1.0)
+    node.open()
+    assert node.read()["energy_joules_total"] < 1e6
+    assert node.lane("nvml/GPU-0").errors["counter_reset"] == 1
+    node.machine.edit(0, uuid="GPU-another", counted_from=CLOCK.mono_s())
+    node.open()
+    node.read()
+    assert node.lane("nvml/GPU-0").errors["counter_reset"] == 0  # another board's counter is no reset of this one's
 
 
 NONSENSE = (("u32", "0"), ("i64", "-1"), ("u32", "4294967295"), ("u64", "9223372036854775794"), ("f64", "nan"),

@@ -2,7 +2,7 @@
 
 Hopper and later, Linux (nvml.h: nvmlGpmSampleGet, nvmlGpmMetricsGet). Two samples at least 100 ms apart make a reading;
 closer pairs give numbers that mean nothing (NVIDIA/DCGM#310). Parallel calls, even on different GPUs, have crashed others
-(DataDog/datadog-agent#54458): one thread only. `nvml.py` makes the lane, the reader ticks it.
+(DataDog/datadog-agent#54458): one thread only. `nvml_gpu.py` makes the lane, the reader ticks it.
 """
 
 from __future__ import annotations

@@ -10,61 +10,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from exporter.clock import Clock, SystemClock
 from exporter.model import Device, SourceStatus
-from exporter.sources import (
-    REOPEN,
-    RESTART,
-    Announce,
-    GpuSettings,
-    Lane,
-    LaneError,
-    Opened,
-    unannounced,
-)
-from exporter.sources.gpm import GpmLane, gpm_supported
+from exporter.sources import REOPEN, RESTART, Announce, GpuSettings, Lane, LaneError, Opened, unannounced
 from exporter.sources.nvml_binding import Library, LoadError
-from exporter.sources.nvml_boards import (
-    architecture_name,
-    ask_text,
-    find_board,
-    find_pci,
-    find_virtualization,
-    require,
-)
-from exporter.sources.nvml_calls import OK, PERMANENT, ask, ask_u32, meaning, probe_fields
-from exporter.sources.nvml_events import XidLane, XidWatch
-from exporter.sources.nvml_fields import renumbered_fields
-from exporter.sources.nvml_lanes import open_fast_lane, open_slow_lane
-from exporter.sources.nvml_mig import mig_enabled, mig_uuids
+from exporter.sources.nvml_boards import ask_text, require
+from exporter.sources.nvml_calls import OK, PERMANENT, ask, meaning
+from exporter.sources.nvml_events import XidWatch
+from exporter.sources.nvml_gpu import Gpu, GpuOpener
+from exporter.sources.nvml_lanes import Counted
 from exporter.sources.nvml_names import BoardNames
 from exporter.sources.nvml_pci import count_pci_gpus
-from exporter.sources.nvml_power import (
-    POWER_CURRENT_LIMIT,
-    SCOPE_MODULE,
-    Board,
-    PowerGate,
-    PowerSource,
-    choose_power,
-)
 
-SLOW_INTERVAL_S = 1.0
 _INIT_NO_FLAGS = 0
 _MOST_BOARDS = 64  # of one node, for ids that are not to be given away
-
-
-@dataclass(slots=True)
-class _Gpu:
-    """One GPU while it is being opened."""
-
-    device: Device
-    handle: ctypes.c_void_p
-    lost: str | None = None  # why it cannot be opened
 
 
 class Session:
@@ -75,8 +39,10 @@ class Session:
         self._library: Library | None = None
         self._initialized = False
         self._watch: XidWatch | None = None
-        self._xids: dict[str, dict[int, int]] = {}  # kept over initialisations: counters of the process
-        self._driver_version = ""
+        self._opener: GpuOpener | None = None
+        # Kept over initialisations: counters of the process, those of the boards, and their names, by UUID.
+        self._xids: dict[str, dict[int, int]] = {}
+        self._counted: dict[str, Counted] = {}
         self._names = BoardNames()
 
     def open(self, settings: GpuSettings, announce: Announce) -> Opened:
@@ -104,13 +70,15 @@ class Session:
             if code != OK:
                 raise LaneError(meaning(code).name, RESTART if meaning(code).then == RESTART else REOPEN)
             self._initialized = True
-            self._driver_version = ask_text(self._library, "nvmlSystemGetDriverVersion")
             self._watch = XidWatch(self._library, self._xids)
+            driver_version = ask_text(self._library, "nvmlSystemGetDriverVersion")
+            self._opener = GpuOpener(self._library, self._watch, driver_version, self._counted, self._clock)
 
     def _enumerate(self, settings: GpuSettings, announce: Announce, extra: dict[str, Any]) -> Opened:
-        library, watch = self._library, self._watch
+        library, watch, opener = self._library, self._watch, self._opener
         assert library is not None
         assert watch is not None
+        assert opener is not None
         count = ctypes.c_uint()
         code = ask(library, "nvmlDeviceGetCount_v2", ctypes.byref(count))
         if code != OK:
@@ -123,7 +91,7 @@ class Session:
             for gpu in gpus:
                 if gpu.lost is None:
                     announce("gpu", gpu.device.id)
-                    self._open(settings, gpu, watch, lanes)
+                    _open(opener, settings, gpu, lanes)
         except LaneError:
             for lane in lanes:
                 lane.close()
@@ -136,16 +104,16 @@ class Session:
 
     def _look(
         self, library: Library, settings: GpuSettings, announce: Announce, count: int
-    ) -> tuple[list[_Gpu], str | None]:
+    ) -> tuple[list[Gpu], str | None]:
         """The GPUs that the settings ask for, in NVML's order, each under its own id; and why one may not be opened."""
-        found: list[_Gpu] = []
+        found: list[Gpu] = []
         refused = None
         for index in range(count):
             device_id = self._names.expected(index)
             if not _asked_for(settings, device_id) or not wanted(replace(settings, include=()), index, device_id, ""):
                 continue
             announce("gpu", device_id)
-            gpu = _Gpu(Device("gpu", device_id, index=index, uuid=""), ctypes.c_void_p())
+            gpu = Gpu(Device("gpu", device_id, index=index, uuid=""), ctypes.c_void_p())
             code = ask(library, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(gpu.handle))
             if code in PERMANENT:  # a GPU that this process may not open counts, but is not ours
                 refused = meaning(code).name
@@ -161,7 +129,7 @@ class Session:
         self._name(found, settings)
         return [g for g in found if _asked_for(settings, g.device.id) and self._is_wanted(settings, g.device)], refused
 
-    def _name(self, found: Sequence[_Gpu], settings: GpuSettings) -> None:
+    def _name(self, found: Sequence[Gpu], settings: GpuSettings) -> None:
         others = set(settings.skip)
         if settings.only:
             others |= {self._names.expected(k) for k in range(_MOST_BOARDS)} - set(settings.only)
@@ -173,95 +141,25 @@ class Session:
     def _is_wanted(settings: GpuSettings, device: Device) -> bool:
         return wanted(settings, device.index or 0, device.id, device.uuid or "")
 
-    def _open(self, settings: GpuSettings, gpu: _Gpu, watch: XidWatch, lanes: list[Lane]) -> None:
-        """Open one GPU and add its lanes; one that fails is lost, unless the failure is the library's."""
-        try:
-            gpu.device, opened = self._open_gpu(settings, gpu, watch)
-        except LaneError as error:
-            if error.then in (REOPEN, RESTART):
-                raise
-            gpu.lost = error.reason
-        else:
-            lanes.extend(opened)
-
-    def _open_gpu(self, settings: GpuSettings, gpu: _Gpu, watch: XidWatch) -> tuple[Device, list[Lane]]:
-        library = self._library
-        assert library is not None
-        handle, device_id = gpu.handle, gpu.device.id
-        board = find_board(library, handle)
-        mig = mig_enabled(library, handle)
-        power = choose_power(library, handle, board)
-        limit_milliwatts = ask_u32(library, "nvmlDeviceGetEnforcedPowerLimit", handle)
-        limit_watts = limit_milliwatts * 1e-3 if limit_milliwatts else None
-        gate = PowerGate(limit_watts)
-        slow_gate = gate
-        if power is not None and power.rung == "module":  # the module may use far more than the GPU
-            (module_limit,) = probe_fields(library, handle, ((POWER_CURRENT_LIMIT, SCOPE_MODULE),))
-            gate, slow_gate = PowerGate(module_limit * 1e-3 if module_limit else None), PowerGate(None)
-        interval_s = 1.0 / settings.gpu_hertz
-        lanes: list[Lane] = [
-            open_fast_lane(
-                library, handle, device_id, interval_s=interval_s, clock=self._clock, power=power, gate=gate, mig=mig,
-                virtual=find_virtualization(library, handle) == "vgpu",
-            ),
-            open_slow_lane(library, handle, device_id, interval_s=SLOW_INTERVAL_S, gate=slow_gate,
-                           renumbered=renumbered_fields(self._driver_version)),
-        ]
-        lanes = [lane for lane in lanes if lane.source.channels]
-        if not mig and gpm_supported(library, handle):
-            lanes.append(GpmLane(library, handle, device_id, interval_s=interval_s, clock=self._clock))
-        uuid = gpu.device.uuid or device_id
-        if watch.register(handle, uuid):
-            lanes.append(XidLane(watch, self._xids[uuid], device_id))
-        return self._describe(settings, gpu, board, power, limit_watts, mig=mig), lanes
-
-    def _describe(
-        self, settings: GpuSettings, gpu: _Gpu, board: Board, power: PowerSource | None, limit_watts: float | None, *, mig: bool
-    ) -> Device:
-        """The device with all that is known of it."""
-        library = self._library
-        assert library is not None
-        bus_id, pci_path, numa_node = find_pci(library, gpu.handle, Path(settings.sysfs_root))
-        info = {
-            "architecture": architecture_name(board.architecture),
-            "driver_version": self._driver_version,
-            "power_source": power.rung if power is not None else "none",
-            "pci_bus_id": bus_id,
-            "mig": "1" if mig else "0",
-        }
-        if (virtual := find_virtualization(library, gpu.handle)) is not None:
-            info["virtualization"] = virtual
-        if (smoothing := self._power_smoothing(library, gpu.handle)) is not None:
-            info["power_smoothing"] = smoothing
-        if mig:
-            info["mig_uuids"] = ",".join(mig_uuids(library, gpu.handle))
-        return replace(
-            gpu.device,
-            name=ask_text(library, "nvmlDeviceGetName", gpu.handle) or None,
-            power_limit_watts=limit_watts,
-            power_source=power.rung if power is not None else None,
-            power_window_s=power.window_s if power is not None else None,
-            power_refresh_s=power.refresh_s if power is not None else None,
-            pci_path=pci_path,
-            numa_node=numa_node,
-            info=info,
-        )
-
-    def _power_smoothing(self, library: Library, handle: ctypes.c_void_p) -> str | None:
-        """on or off; None where the driver is not known to number that field as we do, or the board does not answer."""
-        field = renumbered_fields(self._driver_version).get("power_smoothing")
-        if field is None:
-            return None
-        (enabled,) = probe_fields(library, handle, ((field, 0),))
-        return None if enabled is None else "on" if enabled else "off"
-
     def close(self) -> None:
         """End the initialisation: events first, then the library. What is open hangs on it and is dead afterwards."""
         idle = self._watch is None or self._watch.stop()
-        self._watch = None
+        self._watch = self._opener = None
         if idle and self._initialized and self._library is not None:  # never under a thread that is still inside
             ask(self._library, "nvmlShutdown")
         self._initialized = False
+
+
+def _open(opener: GpuOpener, settings: GpuSettings, gpu: Gpu, lanes: list[Lane]) -> None:
+    """Open one GPU and add its lanes; one that fails is lost, unless the failure is the library's."""
+    try:
+        opened = opener.open(settings, gpu)
+    except LaneError as error:
+        if error.then in (REOPEN, RESTART):
+            raise
+        gpu.lost = error.reason
+    else:
+        lanes.extend(opened)
 
 
 def _asked_for(settings: GpuSettings, device_id: str) -> bool:

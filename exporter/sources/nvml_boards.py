@@ -1,6 +1,6 @@
 """What a GPU says of itself when it is opened: its texts, its kind, its place on the PCI bus, how it is virtualised.
 
-`nvml.py` asks once per GPU. What is not answered is "" or None, never an error; only a code that speaks of the device or
+`nvml_gpu.py` asks once per GPU. What is not answered is "" or None, never an error; only a code that speaks of the device or
 the library as a whole is raised.
 """
 

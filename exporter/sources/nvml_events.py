@@ -1,6 +1,6 @@
 """XID errors: a thread that waits for them, and the lane that tells how many of each code there were.
 
-`nvml.py` starts one watch per session of the library; the reader ticks the lanes, which touch no device. Waiting is the
+`nvml.py` makes one watch per initialisation of the library; the reader ticks the lanes, which touch no device. Waiting is the
 one NVML call that may run beside the others (nvml.h: nvmlEventSetWait_v2). Events from before the start are not told.
 """
 
@@ -58,6 +58,10 @@ class XidWatch:
         self._counts.setdefault(uuid, dict.fromkeys(ALWAYS_TOLD, 0))
         return True
 
+    def counts(self, uuid: str) -> dict[int, int]:
+        """Events by code of a device that was registered; goes on counting."""
+        return self._counts[uuid]
+
     def start(self) -> None:
         """Begin to wait, once there is a device to wait for."""
         if self._thread is None and self._devices:
@@ -99,14 +103,14 @@ class XidLane:
 
     device_kind = "gpu"
 
-    def __init__(self, watch: XidWatch, counts: dict[int, int], device_id: str) -> None:
+    def __init__(self, watch: XidWatch, uuid: str, device_id: str) -> None:
         self._watch = watch
-        self._counts = counts
+        self._counts = watch.counts(uuid)
         self.device_id = device_id
         self._tally = Tally(REASONS)
         self._codes: tuple[int, ...] = ()
         self.source = Source(f"xid/{device_id}", (), INTERVAL_S)
-        self._name_codes(tuple(counts))
+        self._name_codes(tuple(self._counts))
 
     def _name_codes(self, codes: tuple[int, ...]) -> None:
         self._codes = codes

@@ -1,8 +1,8 @@
-"""The two lanes of NVML readings of one GPU: fast (power, energy, utilisation, NVLink) and slow (temperature, clocks,
-limit, time throttled).
+"""The fast lane of NVML readings of one GPU: power, energy, utilisation, NVLink bytes; and what it shares with the slow one.
 
-`nvml.py` makes them when it opens a GPU, the reader ticks them. All fields of a tick are one call. What a board does not
-answer when it is opened has no channel; what it answers with nonsense is dropped and counted.
+`nvml_gpu.py` makes it when it opens a GPU, the reader ticks it. All fields of a tick are one call. What a board does not
+answer when it is opened has no channel; what it answers with nonsense is dropped and counted, and so is the step of a
+counter that began anew: it goes down, and whoever takes differences leaves that one out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from exporter.clock import Clock
 from exporter.model import Source
-from exporter.sources import REDISCOVER, LaneError
 from exporter.sources.nvml_calls import (
     FUNCTION_NOT_FOUND,
     NAN,
@@ -33,30 +31,31 @@ from exporter.sources.nvml_power import TOTAL_ENERGY, EnergyMeter, PowerGate, Po
 
 # Why a reading was not given; the counters of the kind "nvml" have these and no others.
 REASONS = (
-    "implausible_power", "implausible_utilization", "implausible_counter",
+    "implausible_power", "implausible_utilization", "counter_reset",
     "unsupported", "no_permission", "transient", "gpu_lost", "library",
 )
+Counted = dict[str, list[float]]
+"""What the counters of one board stood at when they were read last: quantity -> a count per entry of its sum. It outlives
+lanes and handles, so that a driver that was loaded anew is seen to have begun at 0."""
 
-THROTTLE_FIELDS = ((74, "power_cap"), (75, "sw_thermal"), (76, "sync_boost"))  # NVML_FI_DEV_PERF_POLICY_*, ns
-THROTTLE_RENUMBERED = ("hw_thermal", "power_brake")  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_*, ns; see nvml_fields.py
-CLOCK_SM, TEMPERATURE_GPU = 1, 0
-TEMPERATURE_V1 = 0x0100000C  # version of nvmlTemperature_v1_t: sensor, value
-_HIGHEST_COUNTER = 2.0**62  # beyond lie the sentinels for "blank"
+_HIGHEST_COUNTER = 2.0**62  # beyond lie the driver's ways to say that there is none
 _UTILIZATION = struct.Struct("=II")
+ENERGY, NVLINK_SENT, NVLINK_RECEIVED = "energy_joules_total", "nvlink_transmit_bytes_total", "nvlink_receive_bytes_total"
 ENERGY_POLL_S = 0.05  # half the refresh of the energy counter
 
 
-class _Lane:
-    """What both lanes share: whose they are, and how a call that failed is turned into an error."""
+class NvmlLane:
+    """What both lanes share: whose they are, how a failed call is turned into an error, how counters are read."""
 
     device_kind = "gpu"
 
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p, device_id: str) -> None:
+    def __init__(self, calls: Calls, handle: ctypes.c_void_p, device_id: str, counted: Counted) -> None:
         self._calls = calls
         self._handle = handle
         self.device_id = device_id
         self.errors = Tally(REASONS)
         self._failures = Failures(self.errors)
+        self._counted = counted
 
     def close(self) -> None:
         """A handle needs no closing; it dies with the session."""
@@ -70,18 +69,38 @@ class _Lane:
         value = batch.values[i]
         if 0.0 <= value < _HIGHEST_COUNTER:
             return value
-        self.errors.add("implausible_counter")
+        self.errors.add("unsupported")
         return NAN
 
+    def _total(self, quantity: str, batch: FieldBatch, begin: int, end: int) -> float:
+        """Entries begin to end added up; NaN where one did not answer, so that the sum steps back at a reset and else never.
 
-class FastLane(_Lane):
+        A reset is counted once for the sum, however many of its entries began anew.
+        """
+        before = self._counted.setdefault(quantity, [])
+        if len(before) != end - begin:
+            before[:] = [-math.inf] * (end - begin)
+        total, reset = 0.0, False
+        for k in range(end - begin):
+            value = self._counter(batch, begin + k)
+            total += value
+            if value == value:
+                reset = reset or value < before[k]
+                before[k] = value
+        if reset:
+            self.errors.add("counter_reset")
+        return total
+
+
+class FastLane(NvmlLane):
     """Power, energy, utilisation and NVLink bytes of one GPU, every tick: one field batch and one or two calls."""
 
     def __init__(
         self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock,
-        power: PowerSource | None, gate: PowerGate, nvlink: NvLink | None, with_energy: bool, with_utilization: bool,
+        counted: Counted, power: PowerSource | None, gate: PowerGate, nvlink: NvLink | None, with_energy: bool,
+        with_utilization: bool,
     ) -> None:
-        super().__init__(calls, handle, device_id)
+        super().__init__(calls, handle, device_id, counted)
         self._clock = clock
         self._gate = gate
         entries: list[tuple[int, int]] = []
@@ -92,15 +111,15 @@ class FastLane(_Lane):
         if with_energy:
             at = len(entries)
             entries.append((TOTAL_ENERGY, 0))
-            reads.append(("energy_joules_total", lambda: self._joules(at)))
+            reads.append((ENERGY, lambda: 1e-3 * self._total(ENERGY, self._batch, at, at + 1)))
         if with_utilization:
             reads.append(("utilization_ratio", self._utilization))
         if nvlink is not None:
             at_tx, at_rx = len(entries), len(entries) + nvlink.transmit
             end, scale = len(entries) + len(nvlink.entries), nvlink.bytes_per_unit
             entries.extend(nvlink.entries)
-            reads.append(("nvlink_transmit_bytes_total", lambda: self._sum(at_tx, at_rx, scale)))
-            reads.append(("nvlink_receive_bytes_total", lambda: self._sum(at_rx, end, scale)))
+            reads.append((NVLINK_SENT, lambda: scale * self._total(NVLINK_SENT, self._batch, at_tx, at_rx)))
+            reads.append((NVLINK_RECEIVED, lambda: scale * self._total(NVLINK_RECEIVED, self._batch, at_rx, end)))
 
         self._batch = FieldBatch(calls, entries)
         self._reads = tuple(read for _, read in reads)
@@ -156,9 +175,6 @@ class FastLane(_Lane):
         self._failures.entry(code)
         return NAN
 
-    def _joules(self, at: int) -> float:
-        return self._counter(self._batch, at) * 1e-3
-
     def _utilization(self) -> float:
         """nvmlDeviceGetUtilizationRates: percent of the driver's last sample period with a kernel resident."""
         call = self._utilization_call
@@ -172,17 +188,10 @@ class FastLane(_Lane):
         self.errors.add("implausible_utilization")
         return NAN
 
-    def _sum(self, begin: int, end: int, bytes_per_unit: float) -> float:
-        """Bytes over all links; NaN when one of them did not answer, so that the sum never steps back."""
-        total = 0.0
-        for i in range(begin, end):
-            total += self._counter(self._batch, i)
-        return total * bytes_per_unit
-
 
 def open_fast_lane(
-    calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock, power: PowerSource | None,
-    gate: PowerGate, mig: bool, virtual: bool = False,
+    calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, clock: Clock, counted: Counted,
+    power: PowerSource | None, gate: PowerGate, mig: bool, virtual: bool = False,
 ) -> FastLane:
     """Ask the board what it answers, and make the lane that reads just that. virtual: a virtual machine's part of a GPU.
 
@@ -194,106 +203,8 @@ def open_fast_lane(
     code = FUNCTION_NOT_FOUND if mig else ask(calls, "nvmlDeviceGetUtilizationRates", handle, memory)
     busy = any(memory)
     return FastLane(
-        calls, handle, device_id, interval_s=interval_s, clock=clock, power=power, gate=gate,
+        calls, handle, device_id, interval_s=interval_s, clock=clock, counted=counted, power=power, gate=gate,
         nvlink=find_nvlink(calls, handle),
         with_energy=bool(energy),  # a counter that stands at 0 on a live board is a vGPU's way of saying no
         with_utilization=code not in PERMANENT and (power is not None or virtual or busy),
-    )  # fmt: skip
-
-
-class Gauges:
-    """The slow readings that take a call each; every method returns the code of its call and the value, or NaN."""
-
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p, gate: PowerGate) -> None:
-        self._calls = calls
-        self._handle = handle
-        self._gate = gate
-        self._number = ctypes.c_uint()
-        self._temperature = (ctypes.c_uint * 3)(TEMPERATURE_V1, TEMPERATURE_GPU, 0)
-
-    def _ask(self, name: str, *arguments: int) -> tuple[int, float]:
-        code = ask(self._calls, name, self._handle, *arguments, ctypes.byref(self._number))
-        return code, float(self._number.value) if code == OK else NAN
-
-    def limit(self) -> tuple[int, float]:
-        """nvmlDeviceGetEnforcedPowerLimit [W]; the gate goes by it from now on."""
-        code, milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
-        if code == OK:
-            self._gate.set_limit(milliwatts * 1e-3)
-        return code, milliwatts * 1e-3
-
-    def temperature(self) -> tuple[int, float]:
-        """nvmlDeviceGetTemperature, deprecated since R575 and still exported; its successor where it is not."""
-        code, celsius = self._ask("nvmlDeviceGetTemperature", TEMPERATURE_GPU)
-        if code in PERMANENT:
-            code = ask(self._calls, "nvmlDeviceGetTemperatureV", self._handle, self._temperature)
-            celsius = float(ctypes.c_int(self._temperature[2]).value) if code == OK else NAN
-        return code, celsius
-
-    def clock(self) -> tuple[int, float]:
-        """nvmlDeviceGetClockInfo of the SMs [Hz]."""
-        code, megahertz = self._ask("nvmlDeviceGetClockInfo", CLOCK_SM)
-        return code, megahertz * 1e6
-
-
-_GAUGES: tuple[tuple[str, Callable[[Gauges], tuple[int, float]]], ...] = (
-    ("power_limit_watts", Gauges.limit),
-    ("temperature_celsius", Gauges.temperature),
-    ("sm_clock_hertz", Gauges.clock),
-)
-
-
-class SlowLane(_Lane):
-    """Temperature, SM clock, limit in force and time throttled of one GPU, once a second. Keeps the power gate's bound."""
-
-    def __init__(
-        self, calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gauges: Gauges,
-        answered: Sequence[tuple[str, Callable[[Gauges], tuple[int, float]]]], throttle: Sequence[tuple[int, str]],
-        smoothing: tuple[int, float] | None = None,
-    ) -> None:
-        """smoothing: the field that tells whether power is smoothed, and what it told when the GPU was opened."""
-        super().__init__(calls, handle, device_id)
-        self._gauges = gauges
-        self._answered = tuple(read for _, read in answered)
-        self._throttles = len(throttle)
-        self._smoothing = smoothing
-        watched = [smoothing[0]] if smoothing is not None else []
-        self._batch = FieldBatch(calls, [(field, 0) for field in (*(field for field, _ in throttle), *watched)])
-        keys = [key for key, _ in answered] + [f"throttled_seconds_total/{reason}" for _, reason in throttle]
-        self.source = Source(f"nvml/{device_id}/slow", tuple(f"{device_id}/{key}" for key in keys), interval_s)
-
-    def read(self) -> Sequence[float]:
-        """All channels; NaN for what was not read. LaneError where the board has come to smooth its power, or ceased to."""
-        self._failures.check(self._batch.read(self._handle))
-        if self._smoothing is not None and self._batch.values[-1] not in (self._smoothing[1], *self._unread()):
-            raise LaneError("power_smoothing_changed", REDISCOVER)
-        values = []
-        for read in self._answered:
-            code, value = read(self._gauges)
-            if code != OK:
-                self._failures.entry(code)
-            values.append(value)
-        values.extend(self._counter(self._batch, i) * 1e-9 for i in range(self._throttles))
-        return values
-
-    def _unread(self) -> tuple[float, ...]:
-        """The last entry of the batch, where it was not answered this time."""
-        return (self._batch.values[-1],) if self._batch.codes[-1] != OK else ()
-
-
-def open_slow_lane(
-    calls: Calls, handle: ctypes.c_void_p, device_id: str, *, interval_s: float, gate: PowerGate,
-    renumbered: Mapping[str, int] = MappingProxyType({}),
-) -> SlowLane:
-    """Ask the board what it answers, and make the lane that reads just that. renumbered: field ids of this driver."""
-    throttle = (*THROTTLE_FIELDS, *((renumbered[name], name) for name in THROTTLE_RENUMBERED if name in renumbered))
-    smoothing = renumbered.get("power_smoothing")
-    asked = (*(field for field, _ in throttle), *((smoothing,) if smoothing is not None else ()))
-    answers = probe_fields(calls, handle, tuple((field, 0) for field in asked))
-    gauges = Gauges(calls, handle, gate)
-    return SlowLane(
-        calls, handle, device_id, interval_s=interval_s, gauges=gauges,
-        answered=[(key, read) for key, read in _GAUGES if read(gauges)[0] not in PERMANENT],
-        throttle=[pair for pair, answer in zip(throttle, answers, strict=False) if answer is not None],
-        smoothing=(smoothing, answers[-1]) if smoothing is not None and answers[-1] is not None else None,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Multi-Instance GPU: whether a board is partitioned, and what its parts are called. `nvml.py` asks when it opens a GPU.
+"""Multi-Instance GPU: whether a board is partitioned, and what its parts are called. `nvml_gpu.py` asks when it opens a GPU.
 
 The parts have no power of their own, so they are never judged; their UUIDs are what a pod or a job is given. Parts that
 are made later are known after the GPU was opened again.

@@ -1,6 +1,6 @@
 """The ladder of power readings: which of NVML's five ways to read power shows the phases of a job on this board.
 
-`nvml.py` asks once per device when it opens it; the choice is made by asking the board, not by its name. A reading that
+`nvml_gpu.py` asks once per device when it opens it; the choice is made by asking the board, not by its name. A reading that
 is averaged over a second hides every step of two seconds and less, so it comes last and is called by its name.
 Windows and refresh periods: Yang, Adamek, Armour 2024, "Part-time Power Measurements" (doi 10.1109/SC41406.2024.00028);
 which calls are averaged on which architecture: nvml.h at nvmlDeviceGetPowerUsage.
@@ -40,7 +40,7 @@ class Board:
 class PowerSource:
     """A rung: its name on the info series, the field that is read (None: the call, or the energy counter), its timing."""
 
-    rung: str  # instant, usage, module, energy, average
+    rung: str  # instant, usage, energy, module, average
     field: tuple[int, int] | None
     window_s: float
     refresh_s: float
@@ -79,31 +79,34 @@ def momentary_timing(board: Board) -> tuple[float, float]:
 def choose_power(calls: Calls, handle: ctypes.c_void_p, board: Board) -> PowerSource | None:
     """The best rung that answers; None where the board tells no power at all: 0 W is no answer of a board that lives.
 
-    Module scope exists on Grace only, and there the energy counter covers the CPU as well: it goes before energy. A GPU
-    scope that always equals the module's, while the limits differ, is the module's reading under another name.
+    In this order: a momentary reading of the GPU (field, then call), the derivative of its energy, a momentary reading of
+    its module, a mean over a second. Module scope exists on Grace only and has the CPU in it. The energy counter takes no
+    scope: it is the GPU's where the board tells any power of the GPU, and has the CPU in it where the board tells that of
+    the module alone (as on GH200, ml-energy/zeus#172). Then energy is a reading of the module too, and the lesser one.
     """
-    instant, module, average, energy, limit, module_limit = probe_fields(calls, handle, (
-        (POWER_INSTANT, SCOPE_GPU), (POWER_INSTANT, SCOPE_MODULE), (POWER_AVERAGE, SCOPE_GPU), (TOTAL_ENERGY, 0),
-        (POWER_CURRENT_LIMIT, SCOPE_GPU), (POWER_CURRENT_LIMIT, SCOPE_MODULE),
+    instant, average, in_module, module_average, energy, limit, module_limit = probe_fields(calls, handle, (
+        (POWER_INSTANT, SCOPE_GPU), (POWER_AVERAGE, SCOPE_GPU), (POWER_INSTANT, SCOPE_MODULE), (POWER_AVERAGE, SCOPE_MODULE),
+        (TOTAL_ENERGY, 0), (POWER_CURRENT_LIMIT, SCOPE_GPU), (POWER_CURRENT_LIMIT, SCOPE_MODULE),
     ))
     usage = ask_u32(calls, "nvmlDeviceGetPowerUsage", handle)
+    two_limits = None not in (limit, module_limit) and limit != module_limit
+
+    def of_gpu(watts: float | None, of_module: float | None) -> bool:
+        """A GPU's power that is the module's to the milliwatt, under another limit, is the module's by another name."""
+        return bool(watts) and not (two_limits and watts == of_module)
+
     refresh_s, window_s = momentary_timing(board)
-    in_disguise = (
-        instant is not None and instant == module and None not in (limit, module_limit) and limit != module_limit
+    tells_gpu = of_gpu(instant, in_module) or of_gpu(average, module_average)
+    average_s = (_AVERAGE_TIMING[1], _AVERAGE_TIMING[0])
+    rungs: tuple[tuple[bool, PowerSource], ...] = (
+        (of_gpu(instant, in_module), PowerSource("instant", (POWER_INSTANT, SCOPE_GPU), window_s, refresh_s)),
+        (bool(usage) and board.usage_is_instant, PowerSource("usage", None, window_s, refresh_s)),
+        (bool(energy) and (tells_gpu or not in_module), PowerSource("energy", None, _ENERGY_TIMING[1], _ENERGY_TIMING[0])),
+        (bool(in_module), PowerSource("module", (POWER_INSTANT, SCOPE_MODULE), window_s, refresh_s)),
+        (of_gpu(average, module_average), PowerSource("average", (POWER_AVERAGE, SCOPE_GPU), *average_s)),
+        (bool(usage), PowerSource("average", None, *average_s)),
     )
-    if instant and not in_disguise:
-        return PowerSource("instant", (POWER_INSTANT, SCOPE_GPU), window_s, refresh_s)
-    if usage and board.usage_is_instant:
-        return PowerSource("usage", None, window_s, refresh_s)
-    if module:
-        return PowerSource("module", (POWER_INSTANT, SCOPE_MODULE), window_s, refresh_s)
-    if energy:
-        return PowerSource("energy", None, _ENERGY_TIMING[1], _ENERGY_TIMING[0])
-    if average:
-        return PowerSource("average", (POWER_AVERAGE, SCOPE_GPU), _AVERAGE_TIMING[1], _AVERAGE_TIMING[0])
-    if usage:
-        return PowerSource("average", None, _AVERAGE_TIMING[1], _AVERAGE_TIMING[0])
-    return None
+    return next((source for answers, source in rungs if answers), None)
 
 
 class PowerGate:

@@ -23,6 +23,7 @@ from exporter.sources.rdma_drivers import EVENTS, ByteSource, width
 from exporter.sources.rdma_ports import Board, Port, look_at, open_port
 from exporter.sources.rdma_reserve import Frozen, WatchedLane
 from exporter.sources.sysfs import names_in, no_errors, parse_count, parse_rate, parse_state, read_text, wanted
+from exporter.sources.vpd import manages_nvswitch
 
 EVENTS_INTERVAL_S = 1.0
 STATE_INTERVAL_S = 5.0
@@ -53,7 +54,7 @@ def open_rdma(settings: NetSettings, announce: Announce = unannounced, frozen: F
             dangling.append(name)
             continue
         board = look_at(root, name)
-        if "switch" in (read_text(f"{board.directory}/node_type") or "").lower():
+        if "switch" in (read_text(f"{board.directory}/node_type") or "").lower() or _is_bridge(board):
             left_out.append(name)
             continue
         ports = [
@@ -76,6 +77,12 @@ def open_rdma(settings: NetSettings, announce: Announce = unannounced, frozen: F
         reason = "no_rdma_devices"
     statuses = (SourceStatus("rdma", 0.0, up=False, reason=reason),) if reason else ()
     return Opened(tuple(devices), tuple(lanes), statuses, extra)
+
+
+def _is_bridge(board: Board) -> bool:
+    """Whether a device says that it manages NVSwitches, so that its counters, which fail, need not be tried."""
+    suspect = board.driver_name == "mlx5_core" and read_text(f"{board.directory}/ports/1/link_layer") == "InfiniBand"
+    return suspect and board.behind is not None and manages_nvswitch(board.behind) is True
 
 
 def _hint(root: str, dangling: Sequence[str]) -> str:
