@@ -19,14 +19,14 @@ MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 SIGNALS = " ".join(m for m in MODULES if m.startswith("signals/"))
 DEVICES = ("sources/nvml sources/nvml_binding sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_links "
            "sources/nvml_mig sources/nvml_pci sources/nvml_power sources/nvml_boards sources/nvml_fields "
-           "sources/nvml_names sources/gpm "
+           "sources/nvml_names sources/nvml_gpu sources/nvml_slow sources/vpd sources/gpm "
            "sources/net sources/rdma sources/rdma_drivers sources/rdma_ports sources/rdma_reserve sources/nic sources/host "
            "sources/topology sources/ethtool sources/files sources/sysfs")  # fmt: skip
 SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
               "sources/jobs sources/job_levels")  # fmt: skip
 JUDGING = "analysis resolution readings memories shares verdict routes mixtures resolved traffic"
 READER = "reader reader_crew reader_ledger reader_outlet reader_rounds reader_turns"
-SUPERVISOR = "supervisor supervisor_child supervisor_reader"
+SUPERVISOR = "supervisor supervisor_child supervisor_patience supervisor_reader"
 WEB = "server answer endpoints loopback stream watches api connections credentials listening web_config"
 
 # Modules -> what of the project they may import (besides each other); "*" is anything.
