@@ -68,7 +68,7 @@ def case_of(kind: str, series: Series, inventory: Inventory, analyzer: Analyzer,
     traffic = np.where(inside, readings.traffic.sum(axis=0), np.nan)[:1]
     fine_inside = (readings.fine_t > at_s - window_s) & (readings.fine_t <= at_s)
     fine = np.where(fine_inside, readings.fine.sum(axis=0), np.nan)[:1]
-    low, high = levels.traffic_levels(fine)
+    low, high = levels.traffic_levels(levels.ordered(fine))
     scaled, fine_scaled = levels.presence(traffic, low, high), levels.presence(fine, low, high)
     with np.errstate(invalid="ignore"):
         on = scaled > overlap.ON

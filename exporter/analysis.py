@@ -31,6 +31,7 @@ _LEAD_S = IDLE_RUN_S + 2.5  # before the window: the begin of an idle run, and t
 _CATCH_UP_S = 120  # after a longer silence the seconds between are unknown
 _BYTES_TEST_S = 15.0
 _LEARN_EVERY_S = 4
+_SETTLED_TURNS = 3  # of these, from one look at a step period that stays the same to the next
 _STALE = 0.05  # of the polls before a refresh: the counter is about as slow as the polls
 
 
@@ -139,18 +140,19 @@ class Analyzer:
             )
 
     def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:
-        """The step period of each GPU; looked for anew every fourth second, in turn, and at once where none is known."""
+        """The step period of each GPU: looked for in turn, less often once it is settled, and at once where none is known."""
         for g, gpu in enumerate(readings.gpus):
-            memory, its_turn = self._memories[gpu.id], (round(t_s) - g) % _LEARN_EVERY_S == 0
+            memory = self._memories[gpu.id]
+            its_turn = (round(t_s) - g) % (_LEARN_EVERY_S * (_SETTLED_TURNS if memory.settled else 1)) == 0
             covered = shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s
-            if covered and (its_turn or not memory.looked(t_s - _LEARN_EVERY_S, t_s)):
+            if covered and (its_turn or not memory.looked(t_s - _SETTLED_TURNS * _LEARN_EVERY_S, t_s)):
                 memory.periods.append((t_s, self._period(readings, shares, g)))
         return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
 
     def _step_period(self, readings: Readings, shares: Shares, t_s: float, g: int) -> float | None:
         """The step period of GPU number g at a named instant: what is remembered, if that is not old."""
         memory = self._memories.get(readings.gpus[g].id, GpuMemory())
-        if memory.looked(t_s - _LEARN_EVERY_S, t_s):
+        if memory.looked(t_s - _SETTLED_TURNS * _LEARN_EVERY_S, t_s):
             return memory.period(t_s)
         step_s = self._period(readings, shares, g)
         return None if math.isnan(step_s) else step_s

@@ -4,9 +4,9 @@ A scrape copies memory: the forms that were asked for lately are rendered with t
 form is rendered when it is first asked for. Reads nothing but the snapshot and, for the process_* family of the main
 process, /proc/self.
 
-prometheus_client writes both forms. It looks at every letter of every name anew, which is the dearest work of a second; so
-the bytes of a family are kept, and used again while its samples stay as they are (most info series, states and error
-counters hardly ever change).
+prometheus_client writes both forms. It looks at every letter of every name anew, which would be the dearest work of a second;
+so what it wrote of a family is kept. Where samples stay as they are (most info series, states and error counters hardly ever
+change) its bytes are used again, and where only values change its lines are, with other values behind them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import gzip
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -22,8 +24,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 from exporter.family import Family, Row
+from exporter.labels import Labels
 from exporter.metrics import FAMILIES, Buckets, Labelled
 from exporter.model import Snapshot
 
@@ -38,6 +42,7 @@ Form = tuple[str, bool]  # content type, and whether gzipped
 
 _GENERATE: dict[str, Callable[..., bytes]] = {TEXT_TYPE: generate_latest, OPENMETRICS_TYPE: generate_openmetrics}
 _END = b"# EOF\n"
+_go: Callable[[float], str] = floatToGoString
 
 
 class SnapshotCollector(Collector):
@@ -81,24 +86,55 @@ def _metric(family: Family, rows: Iterable[Row]) -> Metric:
 
 def _bucket_samples(name: str, labels: dict[str, str], value: Buckets) -> Iterator[Sample]:
     """Cumulative buckets up to +Inf, then count and sum."""
-    seen = 0
-    for bound, count in zip((*value.bounds, inf), value.counts, strict=True):
-        seen += count
-        yield Sample(f"{name}_bucket", {**labels, "le": "+Inf" if bound == inf else str(bound)}, float(seen))
-    yield Sample(f"{name}_count", labels, float(seen))
-    yield Sample(f"{name}_sum", labels, value.total)
+    *buckets, count, total = _numbers(value)
+    for bound, seen in zip((*value.bounds, inf), buckets, strict=True):
+        yield Sample(f"{name}_bucket", {**labels, "le": "+Inf" if bound == inf else str(bound)}, seen)
+    yield Sample(f"{name}_count", labels, count)
+    yield Sample(f"{name}_sum", labels, total)
 
 
-_kept: dict[tuple[str, str], tuple[tuple[Row, ...], bytes]] = {}  # content type and family -> samples, and their bytes
+def _numbers(value: float | Buckets) -> list[float]:
+    """The values of the samples of a row, in the order in which they are written."""
+    if not isinstance(value, Buckets):
+        return [value]
+    buckets = [float(seen) for seen in accumulate(value.counts)]
+    return [*buckets, buckets[-1], value.total]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One family as it was written last, in one form."""
+
+    rows: tuple[Row, ...]
+    labels: list[Labels]
+    head: str  # its comments
+    lines: list[str]  # of each sample, up to the value
+    body: bytes
+
+
+_kept: dict[tuple[str, str], _Kept] = {}  # by content type and family
 
 
 def _family_bytes(content_type: str, family: Family, rows: tuple[Row, ...]) -> bytes:
-    """A family in one form; the bytes of the last time where its samples are the same."""
+    """A family in one form, by way of what was written last time."""
     key = (content_type, family.name)
     before = _kept.get(key)
-    if before is None or before[0] != rows:
-        _kept[key] = before = (rows, _generate(content_type, [_metric(family, rows)]))
-    return before[1]
+    if before is None or before.labels != [labels for labels, _ in rows]:
+        before = _kept[key] = _written(content_type, family, rows)
+    elif before.rows != rows:
+        numbers = [number for _, value in rows for number in _numbers(value)]
+        text = "".join([f"{line}{_go(number)}\n" for line, number in zip(before.lines, numbers, strict=True)])
+        before.rows, before.body = rows, (before.head + text).encode()
+    return before.body
+
+
+def _written(content_type: str, family: Family, rows: tuple[Row, ...]) -> _Kept:
+    """A family as prometheus_client writes it, and its lines without their values."""
+    body = _generate(content_type, [_metric(family, rows)])
+    lines = [f"{line}\n" for line in body.decode().split("\n")[:-1]]
+    comments = len(lines) - sum(len(_numbers(value)) for _, value in rows)
+    upto = [line[: line.rindex(" ") + 1] for line in lines[comments:]]
+    return _Kept(rows, [labels for labels, _ in rows], "".join(lines[:comments]), upto, body)
 
 
 def _generate(content_type: str, metrics: Iterable[Metric]) -> bytes:

@@ -26,6 +26,7 @@ SELF_TEST_S = 20.0
 _TRANSITIONS = 15  # the latest ones vote
 _PERIODS, _PERIOD_LIFE_S = 5, 30.0  # the latest ones vote
 _PERIOD_AGREES, _CONFIRMS = 0.1, 0.05
+_SETTLED = 3  # looks that found the same
 _LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
 
@@ -100,6 +101,13 @@ class GpuMemory:
     def looked(self, after_s: float, until_s: float) -> bool:
         """Whether a step period was looked for in between, found or not."""
         return any(after_s < since_s <= until_s for since_s, _ in self.periods)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the latest looks at the step period found the same, or nothing."""
+        latest = [period for _, period in self.periods][-_SETTLED:]
+        alike = all(math.isnan(p) for p in latest) or all(same_period(p, latest[-1], _CONFIRMS) for p in latest)
+        return len(latest) == _SETTLED and alike
 
     def period(self, t_s: float) -> float | None:
         """The step period that most of the latest estimates agree on, seconds; None without."""

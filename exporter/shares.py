@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from exporter import routes
 from exporter.readings import Readings
 from exporter.signals import correlation, levels, observability, overlap
+from exporter.signals.levels import Ordered
 from exporter.traffic import Bytes, traffic_of
 
 Array = NDArray[np.float64]
@@ -113,7 +114,8 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     traffic = np.where(run, readings.traffic[..., n:], np.nan)
     fine = _inside(readings.fine, readings.fine_t, idle, t, start_s, end_s)
 
-    low, high = levels.traffic_levels(fine)
+    fine_ordered = levels.ordered(fine)
+    low, high = levels.traffic_levels(fine_ordered)
     loud = _loud(readings, power, traffic, high)
     scaled = _loudest(levels.presence(traffic, low, high), loud)
     tau = levels.soft_presence(scaled)
@@ -132,8 +134,8 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
                         (readings.tile_traffic, readings.tile_t), (readings.kernel_busy, readings.tile_t),
                         (readings.sm_activity, readings.tile_t))
     )  # fmt: skip
-    seen_bytes = Bytes(beside=traffic, fine=fine, pair=pair, tiles=tile_traffic, line=readings.line, loud=loud,
-                       step_s=readings.fine_step_s, length_s=readings.fine_length_s)  # fmt: skip
+    seen_bytes = Bytes(beside=traffic, fine=fine, fine_ordered=fine_ordered, pair=pair, tiles=tile_traffic,
+                       line=readings.line, loud=loud, step_s=readings.fine_step_s, length_s=readings.fine_length_s)  # fmt: skip
     flowing = traffic_of(seen_bytes, low, high)
     tile_t = readings.tile_t[:, _columns(readings.tile_t, start_s) :]
     with np.errstate(invalid="ignore"):
@@ -150,6 +152,8 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
         first.power_high, limit_watts, seen)  # fmt: skip
     visible = routes.observability(visible, said, window_of)
     band = levels.quantiles(power, _ALL)
+    only = Ordered(fine_ordered.values[0], fine_ordered.known[0]) if len(fine) == 1 else None
+    together = only or levels.ordered(fine.sum(axis=0))
     x = np.where(has_traffic, said.exposed, np.nan)
     told = np.where(has_traffic[:, None], said.tau, np.nan)
     lack = np.where(has_traffic[:, None], said.lack, first.lack)
@@ -164,7 +168,7 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
         observability=visible, resolved=said.resolved, modulated=modulated, window_s=window_of,
         raw_exposed=overlap.exposed(lack, told), raw_tau=overlap.mean(told),
         compute_watts=band[2], power_low=first.power_low, power_high=first.power_high, power_band=band,
-        traffic_band=levels.quantiles(np.where(has_fabric[:, None], fine.sum(axis=0), np.nan), _ALL),
+        traffic_band=np.where(has_fabric, together.quantiles(_ALL), np.nan),
         t=t, lack=lack, tau=told, power=readings.power[:, n:], run=run, flow=flow,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ class Bytes:
 
     beside: Array  # [f, g, n] power readings
     fine: Array  # [f, g, m] finest intervals
+    fine_ordered: levels.Ordered
     pair: Array  # [f, g, k] two reads a few milliseconds apart
     tiles: Array  # [f, g, q] stretches of GPM
     line: Array  # [f, g] what the fabric can carry
@@ -91,7 +92,7 @@ def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
 
 def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
     """Low level and rate inside bursts [f, g], and where pairs tell them [g]."""
-    usual, top = duties.bursts(seen.fine, low, high)
+    usual, top = duties.bursts(seen.fine_ordered, low, high)
     length, _, _ = duties.burst_polls(_loudest(seen.fine, usual, seen.loud), seen.step_s, seen.length_s)
     short = np.clip((3.0 - length) / 1.5, 0.0, 1.0)
     bursts = Bursts(low, usual.rate + short * np.maximum(top - usual.rate, 0.0))
@@ -102,8 +103,9 @@ def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
     told: Mask = np.asarray(seen.loud.any(axis=0) & (tells | ~seen.loud).all(axis=0))
     if not told.any():
         return bursts, none
-    pair_low, pair_high = levels.traffic_levels(seen.pair)
-    by_pairs, _ = duties.bursts(seen.pair, pair_low, pair_high)
+    in_order = levels.ordered(seen.pair)
+    pair_low, pair_high = levels.traffic_levels(in_order)
+    by_pairs, _ = duties.bursts(in_order, pair_low, pair_high)
     whole = duties.whole_rate(seen.pair, by_pairs)
     return Bursts(np.where(told, pair_low, low), np.where(told, whole, bursts.rate)), told
 

@@ -56,7 +56,7 @@ RULES = {
     READER: "model clock wire announcements sources sources/nvml sources/net",
     SUPERVISOR: "model clock wire announcements",
     "metrics self_metrics family labels": "__init__ model quantities",
-    "collector": "metrics family model",
+    "collector": "metrics family labels model",
     "release": "",
     "waveform": "model",
     "scope": "model waveform signals",

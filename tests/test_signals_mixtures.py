@@ -64,7 +64,7 @@ def test_pairs_of_reads_tell_the_duty_of_bursts_shorter_than_a_poll(burst_s: flo
     second = np.arange(0.1, 60.0, 0.1) + rng.uniform(-0.006, 0.006, 599)
     pairs = (np.interp(second, grid, total) - np.interp(second - 0.005, grid, total)) / 0.005
     fine = np.diff(np.interp(second, grid, total)) / np.diff(second)
-    usual, _ = duty.bursts(pairs, *levels.traffic_levels(pairs))
+    usual, _ = duty.bursts(levels.ordered(pairs), *levels.traffic_levels(levels.ordered(pairs)))
     rate = duty.whole_rate(pairs, usual)
     got = duty.paired(pairs / rate, fine / rate, np.array(fine.mean() / 50e9))
     assert float(got.known) > 0.6

@@ -81,19 +81,17 @@ def dispersion(p: Array) -> Array:
     return np.where(coin > 1e-4, spread / np.where(coin > 1e-4, coin, 1.0), 0.0)
 
 
-def bursts(traffic: Array, low: Array, high: Array) -> tuple[Bursts, Array]:
+def bursts(traffic: levels.Ordered, low: Array, high: Array) -> tuple[Bursts, Array]:
     """The rate of bursts, from readings well inside them: the usual one, and [...] that of bursts shorter than readings.
 
-    traffic [..., n], low and high its levels [...]. O(n log n).
+    traffic [..., n], low and high its levels [...]. O(n).
 
-    >>> usual, top = bursts(np.array([0.0, 0.0, 8.0, 9.0, 9.0, 10.0]), np.array(0.0), np.array(10.0))
+    >>> traffic = levels.ordered(np.array([0.0, 0.0, 8.0, 9.0, 9.0, 10.0]))
+    >>> usual, top = bursts(traffic, np.array(0.0), np.array(10.0))
     >>> float(usual.rate), float(top)
     (9.25, 9.94)
     """
-    span = (high - low)[..., None]
-    with np.errstate(invalid="ignore"):
-        inside = np.where(traffic - low[..., None] > _CLEARLY * span, traffic, np.nan)
-    usual, top = levels.quantiles(inside, (_USUAL, _TOP))
+    usual, top = traffic.quantiles((_USUAL, _TOP), above=low + _CLEARLY * (high - low))
     usual, top = (np.where(np.isnan(x), high, x) - low for x in (usual, top))
     return Bursts(low, usual), top
 

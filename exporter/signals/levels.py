@@ -6,6 +6,8 @@ learns anything from outside the arguments; the remembered compute level is one 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,48 @@ _TAU_FROM, _TAU_SPAN = 0.06, 0.64
 _DEFICIT_FROM, _DEFICIT_SPAN = 0.3, 0.4
 
 
+class Ordered(NamedTuple):
+    """Readings in order along the last axis: sorted once, asked often.
+
+    values [..., n] ascending, NaN behind; known [...] of them are numbers.
+    """
+
+    values: Array
+    known: NDArray[np.intp]
+
+    def quantiles(self, shares: tuple[float, ...], above: Array | None = None) -> Array:
+        """Quantiles, linear between neighbours, of all or of what lies above a limit [...]; [len(shares), ...].
+
+        NaN where there is nothing. O(log n) without a limit, O(n) with one.
+        """
+        if self.values.shape[-1] == 0:
+            return np.full((len(shares), *self.values.shape[:-1]), np.nan)
+        count = self.known
+        if above is not None:
+            with np.errstate(invalid="ignore"):
+                count = np.count_nonzero(self.values > above[..., None], axis=-1)
+        out = np.empty((len(shares), *self.values.shape[:-1]))
+        for k, share in enumerate(shares):
+            place = share * np.maximum(count - 1, 0)
+            below = np.floor(place).astype(np.intp)
+            low, high = (self._at(self.known - count + i) for i in (below, np.minimum(below + 1, np.maximum(count - 1, 0))))
+            out[k] = low + (high - low) * (place - below)
+        return out if above is None else np.where(count > 0, out, np.nan)
+
+    def _at(self, index: NDArray[np.intp]) -> Array:
+        index = np.minimum(index, self.values.shape[-1] - 1)
+        return np.asarray(np.take_along_axis(self.values, index[..., None], axis=-1)[..., 0])
+
+
+def ordered(x: Array) -> Ordered:
+    """x [..., n] in order. O(n log n).
+
+    >>> ordered(np.array([3.0, np.nan, 1.0, 2.0])).quantiles((0.0, 1.0), above=np.array(1.5)).tolist()
+    [2.0, 3.0]
+    """
+    return Ordered(np.sort(x, axis=-1), x.shape[-1] - np.count_nonzero(np.isnan(x), axis=-1))
+
+
 def quantiles(x: Array, shares: tuple[float, ...]) -> Array:
     """Quantiles along the last axis, linear between neighbours, over what is not NaN.
 
@@ -28,34 +72,21 @@ def quantiles(x: Array, shares: tuple[float, ...]) -> Array:
     >>> quantiles(np.array([3.0, np.nan, 1.0, 2.0]), (0.0, 0.5, 0.75)).tolist()
     [1.0, 2.0, 2.5]
     """
-    if x.shape[-1] == 0:
-        return np.full((len(shares), *x.shape[:-1]), np.nan)
-    ordered = np.sort(x, axis=-1)
-    count = x.shape[-1] - np.count_nonzero(np.isnan(x), axis=-1)
-    last = np.maximum(count - 1, 0)
-    out = np.empty((len(shares), *x.shape[:-1]))
-    for k, share in enumerate(shares):
-        place = share * last
-        below = np.floor(place).astype(np.intp)
-        above = np.minimum(below + 1, last)
-        low = np.take_along_axis(ordered, below[..., None], axis=-1)[..., 0]
-        high = np.take_along_axis(ordered, above[..., None], axis=-1)[..., 0]
-        out[k] = low + (high - low) * (place - below)
-    return out
+    return ordered(x).quantiles(shares)
 
 
-def traffic_levels(traffic: Array) -> tuple[Array, Array]:
+def traffic_levels(traffic: Ordered) -> tuple[Array, Array]:
     """Low and high level of traffic, bytes per second.
 
     High is q95 (0.6 of the maximum where q95 is below 0.3 of it: rare bursts). Low is traffic that is always there: q05
     where below half of high, else 0; at most three times q01, for traffic that pauses in a twentieth of the time.
-    traffic [..., n]; returns [...], [...]; NaN for an empty row. O(n log n).
+    traffic [..., n]; returns [...], [...]; NaN for an empty row. O(1).
 
-    >>> low, high = traffic_levels(np.array([1.0] * 10 + [9.0] * 10))
+    >>> low, high = traffic_levels(ordered(np.array([1.0] * 10 + [9.0] * 10)))
     >>> float(low), float(high)
     (1.0, 9.0)
     """
-    lowest, low, high, top = quantiles(traffic, (0.01, 0.05, 0.95, 1.0))
+    lowest, low, high, top = traffic.quantiles((0.01, 0.05, 0.95, 1.0))
     low = np.minimum(low, 3.0 * lowest)
     high = np.where(high < 0.3 * top, 0.6 * top, high)
     return np.where(low < 0.5 * high, low, 0.0 * high), high
