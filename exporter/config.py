@@ -46,8 +46,9 @@ class Config:
     nvml_library: str | None = None
     require: tuple[str, ...] = ()
     sampling_gpu_hertz: float = 10.0
-    sampling_network_hertz: float = 50.0
+    sampling_network_hertz: float | None = None
     sampling_host_hertz: float = 1.0
+    quarantine_longest_pause_seconds: float = 600.0
     analysis_windows_seconds: tuple[float, ...] = (15.0, 60.0, 300.0)
     analysis_verdict_window_seconds: float = 60.0
     filters_gpu_include: tuple[str, ...] = ()
@@ -112,6 +113,11 @@ def _number(low: float, high: float) -> Callable[[Any], float]:
     return parse
 
 
+def _optional_number(low: float, high: float) -> Callable[[Any], float | None]:
+    number = _number(low, high)
+    return lambda value: None if value is None else number(value)
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ValueError  # noqa: TRY004 (one kind of error for all settings)
@@ -154,8 +160,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("nvml.library", "the path of libnvidia-ml.so.1, or null to let the loader find it", _optional_text),
     Setting("require", "a list out of gpu, rdma", _choices(REQUIRABLE)),
     Setting("sampling.gpu_hertz", "a number from 1 to 50", _number(1, 50)),
-    Setting("sampling.network_hertz", "a number from 1 to 100", _number(1, 100)),
+    Setting("sampling.network_hertz", "a number from 1 to 100, or null for the plan of each driver", _optional_number(1, 100)),
     Setting("sampling.host_hertz", "a number from 0.1 to 10", _number(0.1, 10)),
+    Setting("quarantine.longest_pause_seconds", "a number from 1 to 86400", _number(1, 86400)),
     Setting("analysis.windows_seconds", "one to five rising numbers from 5 to 3600", _windows),
     Setting("analysis.verdict_window_seconds", "one of analysis.windows_seconds", _number(5, 3600)),
     Setting("filters.gpu.include", _PATTERNS.replace("mlx5_*", "GPU-*") + " (index or UUID)", _texts),

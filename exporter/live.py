@@ -62,7 +62,8 @@ class LiveFeed:
         self._started_mono_s = clock.mono_s()
         self.started_unix_s = clock.wall_s()
         self._supervisor = Supervisor(
-            reader_specs(config), clock, started_mono_s=self._started_mono_s, host=host, started_unix_s=self.started_unix_s
+            reader_specs(config), clock, started_mono_s=self._started_mono_s, host=host, started_unix_s=self.started_unix_s,
+            longest_pause_s=config.quarantine_longest_pause_seconds,
         )
         self._parts: dict[str, Inventory] = {}
         self._restarts: dict[str, int] = {}
@@ -218,6 +219,7 @@ class LiveFeed:
     def reconfigure(self, config: Config) -> None:
         """Go on with other settings: readers whose settings changed are replaced, pairing is done anew."""
         old, self._config = self._config, config
+        self._supervisor.pause_at_most(config.quarantine_longest_pause_seconds)
         before = {spec.name: spec for spec in reader_specs(old)}
         for spec in reader_specs(config):
             if spec != before[spec.name]:

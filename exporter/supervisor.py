@@ -11,6 +11,7 @@ from typing import Any
 
 from exporter.clock import Clock
 from exporter.model import Event
+from exporter.supervisor_patience import LONGEST_PAUSE_S
 from exporter.supervisor_reader import HANG_S, Reader, ReaderSpec
 from exporter.wire import Decoder
 
@@ -25,7 +26,7 @@ class Supervisor:
 
     def __init__(
         self, specs: Iterable[ReaderSpec], clock: Clock, *, started_mono_s: float, host: str = "", started_unix_s: float = 0.0,
-        hang_s: float = HANG_S,
+        hang_s: float = HANG_S, longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
         self._clock = clock
         self._ticked_s: float | None = None
@@ -34,7 +35,9 @@ class Supervisor:
         def new_decoder() -> Decoder:
             return Decoder(started_mono_s, host, started_unix_s)
 
-        self._readers = {spec.name: Reader(spec, new_decoder, started_mono_s, hang_s) for spec in specs}
+        self._readers = {
+            spec.name: Reader(spec, new_decoder, started_mono_s, hang_s, longest_pause_s) for spec in specs
+        }
 
     def start(self) -> None:
         """Start all readers."""
@@ -72,6 +75,11 @@ class Supervisor:
     def released(self, name: str) -> bool:
         """Whether a reader's devices are being left alone because `release` was asked for."""
         return self._readers[name].released
+
+    def pause_at_most(self, seconds: float) -> None:
+        """From now on no device is left alone for longer than this once it could be read again."""
+        for reader in self._readers.values():
+            reader.patience.longest_pause_s = seconds
 
     def replace(self, spec: ReaderSpec) -> None:
         """Go on with other settings."""

@@ -3,16 +3,19 @@
 `supervisor.py` keeps one per reader and calls it often, from the main thread. The rules:
 
 - A device that is touched for longer than HANG_S hangs: it is quarantined, the process is left to itself, another goes on
-  without the device. When the old process comes back it ends; that lifts the quarantine. A device that hangs again soon
-  waits longer each time. At most two processes are left behind at a time: a third hang takes the source down.
-- A process that died while a device was touched starts again at once, the third time in a minute without that device.
-- Any other death: at once the first time, then after 1, 2, 4 ... 30 s, until a reader has lived for a minute.
+  without the device. When the old process comes back it ends; that lifts the quarantine. At most two processes are left
+  behind at a time: a third hang takes the source down.
+- A process that crashed while a device was touched starts again at once, the third time in a minute without that device.
+- Any other death: at once the first time, then after 1, 2, 4 ... 30 s, until a reader has lived for a minute. To be killed
+  from outside says nothing of a device.
+
+How long a device is left alone that fails again and again stands in `supervisor_patience.py`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict, deque
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +23,13 @@ from typing import Any
 from exporter.announcements import Touch
 from exporter.model import Inventory, Quarantine, SourceStatus
 from exporter.supervisor_child import Child, ReaderEvent, keep_skipped, start_child
+from exporter.supervisor_patience import CRASH, HANG, LONGEST_PAUSE_S, Patience
 from exporter.wire import Decoder
 
 HANG_S = 2.0
 HEARTBEAT_S = 10.0  # silence after which a reader that touches nothing is ended
 END_S = 2.0  # for a reader that was asked to end
 MOST_ABANDONED = 2
-CRASHES, CRASH_WINDOW_S, CRASH_PAUSE_S = 3, 60.0, 600.0
-HANG_PAUSES_S = (0.0, 60.0, 600.0)  # after the first, second, any further return of a device within an hour
-HANG_MEMORY_S = 3600.0
-GIVEN_UP_PAUSE_S = 300.0
 LONGEST_BACK_OFF_S = 30.0
 LONG_LIFE_S = 60.0
 EXIT_GIVEN_UP = 4  # a net reader with too many stuck threads asks to be replaced
@@ -60,11 +60,15 @@ class _Skip:
 class Reader:
     """One reader and the processes that it had."""
 
-    def __init__(self, spec: ReaderSpec, new_decoder: Callable[[], Decoder], started_mono_s: float, hang_s: float) -> None:
+    def __init__(
+        self, spec: ReaderSpec, new_decoder: Callable[[], Decoder], started_mono_s: float, hang_s: float,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:  # fmt: skip
         self.spec = spec
         self._new_decoder = new_decoder
         self._started_mono_s = started_mono_s
         self._hang_s = hang_s
+        self.patience = Patience(longest_pause_s)
         self.child: Child | None = None
         self.abandoned: list[Child] = []
         self.restarts = 0
@@ -74,8 +78,6 @@ class Reader:
         self._resume_at_s: float | None = None
         self._back_off_s = 0.0
         self._skips: dict[str, _Skip] = {}
-        self._crashes: dict[str, deque[float]] = defaultdict(deque)
-        self._hangs: dict[str, deque[float]] = defaultdict(deque)
         self._inventory: Inventory | None = None
         self._kinds_down: set[str] = set()  # whole kinds that were said to be down
         self._all_hang = False
@@ -109,10 +111,13 @@ class Reader:
             self.child.ask_to_end(now_s)
 
     def resume(self, now_s: float) -> None:
-        """Take the devices up again; does nothing where they were not released."""
+        """Take released devices up again, also those that had failed: they were released to be put right."""
         if self._resume_at_s is None:
             return
         self._resume_at_s = None
+        self.patience.forgive()
+        for skip in self._skips.values():
+            skip.pause_s, skip.until_s = 0.0, None if skip.child else now_s
         if len(self.abandoned) > MOST_ABANDONED:  # as before: no further process goes in there
             self._all_hang = True
             self._say_down(now_s, "devices_hang")
@@ -208,9 +213,7 @@ class Reader:
         self.child = None
         self._forget_own(child, now_s)
         if touch.id:
-            hangs = _recent(self._hangs[touch.id], now_s, HANG_MEMORY_S)
-            pause_s = HANG_PAUSES_S[min(len(hangs), len(HANG_PAUSES_S)) - 1]
-            self._skip(touch, "hang", child, pause_s, now_s)
+            self._skip(touch, HANG, child, self.patience.hung(touch.id, now_s), now_s)
         if self._resume_at_s is not None or self._start_at_s is None:
             return
         if len(self.abandoned) > MOST_ABANDONED:
@@ -225,8 +228,8 @@ class Reader:
     def _ended(self, child: Child, now_s: float) -> None:
         """The process that was listened to is gone: find out why, and when there is to be another."""
         code, self.child = child.exit_code or 0, None
-        by_signal = code < 0  # a reader that ends itself has another reason than the device at hand
-        touch = next((t for t in child.touched() if t.id), None) if by_signal else None
+        crashed = code < 0 and code != -signal.SIGKILL  # one that ends itself, or is killed, is not ended by the device at hand
+        touch = next((t for t in child.touched() if t.id), None) if crashed else None
         self.ended_cpu_s += child.cpu_s
         self._forget_own(child, now_s)
         child.close()
@@ -239,10 +242,8 @@ class Reader:
             self._start_later(now_s)
             return
         _log.error("reader %s (%d) ended with %s while it touched %s", self.spec.name, child.pid, code, touch.id)
-        crashes = _recent(self._crashes[touch.id], now_s, CRASH_WINDOW_S)
-        if len(crashes) >= CRASHES:
-            crashes.clear()
-            self._skip(touch, "crash", None, CRASH_PAUSE_S, now_s)
+        if (pause_s := self.patience.crashed(touch.id, now_s)) is not None:
+            self._skip(touch, CRASH, None, pause_s, now_s)
         self._start_at_s = now_s
 
     def _start_later(self, now_s: float) -> None:
@@ -255,13 +256,15 @@ class Reader:
 
     def _skip(self, touch: Touch, reason: str, child: Child | None, pause_s: float, now_s: float) -> None:
         self._skips[touch.id] = _Skip(touch.kind, reason, child, None if child else now_s + pause_s, pause_s)
+        if pause_s:
+            _log.warning("%s %s is left alone for %g s%s", touch.kind, touch.id, pause_s, " after its return" if child else "")
         self._quarantine(touch.kind, touch.id, reason, now_s)
 
     def _forget_own(self, child: Child, now_s: float) -> None:
         """What a reader had quarantined itself ends with it; what made it give up is left alone for a while."""
         for (kind, device_id), reason in child.quarantined.items():
-            if reason == "hang" and child.exit_code == EXIT_GIVEN_UP:
-                self._skips[device_id] = _Skip(kind, reason, None, now_s + GIVEN_UP_PAUSE_S)
+            if reason == HANG and child.exit_code == EXIT_GIVEN_UP:
+                self._skips[device_id] = _Skip(kind, reason, None, now_s + self.patience.gave_up())
             else:
                 self._quarantine(kind, device_id, None, now_s)
         child.quarantined.clear()
@@ -278,9 +281,10 @@ class Reader:
                 self._all_hang, self._start_at_s = False, now_s
 
     def _lift(self, now_s: float) -> None:
-        over = [i for i, skip in self._skips.items() if skip.until_s is not None and now_s >= skip.until_s]
+        over = [i for i, s in self._skips.items() if s.until_s is not None and self.patience.may_try(s.until_s, now_s)]
         for device_id in over:
             skip = self._skips.pop(device_id)
+            self.patience.tries(device_id, skip.reason, now_s)
             _log.info("%s %s is read again", skip.kind, device_id)
             self._quarantine(skip.kind, device_id, None, now_s)
         if over and self.child is not None:
@@ -294,11 +298,3 @@ class Reader:
     def _say_down(self, now_s: float, reason: str) -> None:
         self._kinds_down.add(self.spec.source)
         self._events.append(SourceStatus(self.spec.source, now_s - self._started_mono_s, up=False, reason=reason))
-
-
-def _recent(times: deque[float], now_s: float, window_s: float) -> deque[float]:
-    """Add now, and drop what is older than the window."""
-    times.append(now_s)
-    while now_s - times[0] > window_s:
-        times.popleft()
-    return times

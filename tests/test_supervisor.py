@@ -31,9 +31,11 @@ ROOT = Path(__file__).parent.parent
 class Watched:
     """A supervisor and what it said."""
 
-    def __init__(self, specs: list[ReaderSpec], hang_s: float = 2.0) -> None:
+    def __init__(self, specs: list[ReaderSpec], hang_s: float = 2.0, longest_pause_s: float = 600.0) -> None:
         self.started_s = CLOCK.mono_s()
-        self.supervisor = Supervisor(specs, CLOCK, started_mono_s=self.started_s, hang_s=hang_s)
+        self.supervisor = Supervisor(
+            specs, CLOCK, started_mono_s=self.started_s, hang_s=hang_s, longest_pause_s=longest_pause_s
+        )
         self.events: list[tuple[str, Event]] = []
         self.supervisor.start()
 
@@ -196,6 +198,50 @@ def test_a_gpu_that_crashes_its_reader_is_left_out_at_the_third_time(fake: FakeN
     assert os.getpid() == parent
     watched.run(0.5)
     assert watched.supervisor.restarts()["gpu"] == 3
+
+
+def test_a_gpu_that_crashed_too_often_is_read_again_after_its_pause_and_not_trusted_at_once(fake: FakeNvml) -> None:
+    one = Watched([gpu_spec(fake)], longest_pause_s=1.0)
+    one.run_until(one.delivers("nvml/GPU-1", 0.0))
+    fake.edit(1, crash=1)
+    one.run_until(lambda: one.quarantines() == [("GPU-1", "crash"), ("GPU-1", None), ("GPU-1", "crash")])
+    assert one.supervisor.restarts() == {"gpu": 4}  # three, and the one more that was enough
+    healed_s = one.now_s()
+    fake.edit(1, crash=0)
+    one.run_until(one.delivers("nvml/GPU-1", healed_s))
+    assert one.quarantines()[-1] == ("GPU-1", None)
+    assert one.supervisor.stop(5.0) == []
+
+
+def test_a_release_ends_every_pause(fake: FakeNvml) -> None:
+    one = Watched([gpu_spec(fake)])
+    one.run_until(one.delivers("nvml/GPU-1", 0.0))
+    fake.edit(1, crash=1)
+    one.run_until(lambda: one.quarantines() == [("GPU-1", "crash")])
+    one.supervisor.release("gpu", 600.0)
+    one.run_until(lambda: one.supervisor.pids() == {})
+    fake.edit(1, crash=0)  # a reset, for which the devices were released
+    mended_s = one.now_s()
+    one.supervisor.resume("gpu")
+    one.run_until(one.delivers("nvml/GPU-1", mended_s))
+    assert one.quarantines() == [("GPU-1", "crash"), ("GPU-1", None)]
+    assert one.supervisor.stop(5.0) == []
+
+
+def test_to_be_killed_inside_a_device_is_not_held_against_the_device(fake: FakeNvml) -> None:
+    one = Watched([gpu_spec(fake)], hang_s=30.0)
+    for _ in range(3):
+        fake.edit(1, hang=0.0)
+        one.run_until(one.delivers("nvml/GPU-1", one.now_s()))
+        hangs = len(fake.events())
+        fake.edit(1, hang=60.0)
+        one.run_until(lambda hangs=hangs: any("hang 1" in line for line in fake.events()[hangs:]))  # type: ignore[misc]
+        os.kill(one.supervisor.pids()["gpu"], signal.SIGKILL)  # as the kernel does where memory is short
+    fake.edit(1, hang=0.0)
+    one.run_until(one.delivers("nvml/GPU-1", one.now_s()))
+    assert one.supervisor.restarts() == {"gpu": 3}
+    assert one.quarantines() == []
+    assert one.supervisor.stop(5.0) == []
 
 
 def test_a_killed_reader_delivers_again_at_once_and_the_other_notices_nothing(watched: Watched) -> None:
