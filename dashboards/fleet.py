@@ -11,6 +11,7 @@ from dashboards.panels import (
     NAMES,
     ORANGE,
     RED,
+    RUNBOOK,
     STATE,
     TEXT,
     YELLOW,
@@ -26,7 +27,7 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.variables import cluster, instance, page
-from dashboards.words import runbook_url, with_runbook
+from dashboards.words import runbook_link, with_runbook
 
 _C = 'cluster=~"$cluster"'
 _N = f'{_C},instance=~"$instance"'
@@ -132,7 +133,7 @@ def fleet() -> dashboard.Dashboard:
             [
                 Column("finding", "Finding", NAMES),
                 Column("Value", "GPUs or nodes", Look("short"), width=130),
-                Column("runbook", "Runbook", TEXT, width=170, url=runbook_url("${__value.raw}")),
+                Column("runbook", "Runbook", RUNBOOK, width=170, url=runbook_link()),
             ],
             (12, 5),
             ("GPUs or nodes", True),

@@ -16,6 +16,7 @@ from dashboards.panels import (
     LOST,
     NAMES,
     ORANGE,
+    RUNBOOK,
     SHARE,
     TEXT,
     YELLOW,
@@ -28,7 +29,7 @@ from dashboards.panels import (
     painted,
 )
 from dashboards.variables import cluster, page, variable, window
-from dashboards.words import PHASES, runbook_url, with_runbook
+from dashboards.words import PHASES, runbook_link, with_runbook
 
 _J = 'cluster=~"$cluster",workload_namespace=~"$namespace",workload=~"$workload"'
 _GPU = "cluster, instance, uuid"
@@ -185,7 +186,7 @@ def job() -> dashboard.Dashboard:
             f"  or (overlap_finding{{uuid=''}} and on (cluster, instance) {_NODES})\n)"))],
         [Column("finding", "Finding", NAMES), Column("instance", "Node", TEXT, width=120, url=_NODE_URL),
          Column("Value", "GPUs", Look("short"), width=55),
-         Column("runbook", "Runbook", TEXT, width=165, url=runbook_url("${__value.raw}"))],
+         Column("runbook", "Runbook", RUNBOOK, width=165, url=runbook_link())],
         (10, 9)))  # fmt: skip
 
     d.with_panel(

@@ -19,6 +19,9 @@ from grafana_foundation_sdk.builders import (
     table,
     timeseries,
 )
+from grafana_foundation_sdk.builders import (
+    text as text_panel,
+)
 from grafana_foundation_sdk.models import common as c
 from grafana_foundation_sdk.models.dashboard import (
     DataSourceRef,
@@ -32,8 +35,9 @@ from grafana_foundation_sdk.models.dashboard import (
     ValueMappingResult,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from grafana_foundation_sdk.models.text import TextMode
 
-from dashboards.words import CAUSES, PHASES, STATES
+from dashboards.words import CAUSES, PHASES, RUNBOOKS, STATES
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 RULES_MISSING = "no data: are the recording rules of deploy/prometheus loaded?"
@@ -88,6 +92,7 @@ STATE = Look(mappings=words({code: (state.replace("_", " "), color) for code, (s
 CAUSE = Look(mappings=words({0: ("-", GREY)} | {n: (cause.title, ORANGE) for n, cause in enumerate(CAUSES, 1)}))
 FIRST = Look(mappings=words({0: ("-", GREY)} | {n: (cause.first, GREY) for n, cause in enumerate(CAUSES, 1)}))
 NAMES = Look("string", mappings=titles({cause.finding: cause.title for cause in CAUSES}))
+RUNBOOK = Look("string", mappings=titles(RUNBOOKS))
 UP = Look(mappings=words({0: ("down", RED), 1: ("up", GREEN)}), steps=((None, RED), (1, GREEN)))
 
 
@@ -214,6 +219,12 @@ def grid(title: str, text: str, queries: Sequence[Query], columns: Sequence[Colu
     if sort:
         panel.sort_by([common.TableSortByFieldState().display_name(sort[0]).desc(sort[1])])
     return panel.cell_height(c.TableCellHeight.SM).footer(common.TableFooterOptions().show(False).reducer([]))
+
+
+def prose(title: str, text: str, content: str, size: tuple[int, int]) -> text_panel.Panel:
+    """Markdown to be read."""
+    panel = text_panel.Panel().title(title).description(text).span(size[0]).height(size[1]).content(content)
+    return panel.mode(TextMode.MARKDOWN)
 
 
 def painted(panel: timeseries.Panel, colors: Mapping[str, str]) -> timeseries.Panel:

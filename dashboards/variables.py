@@ -59,6 +59,7 @@ def links(own: str) -> list[dashboard.DashboardLink]:
         ("overlap-job", "Job"),
         ("overlap-node", "Node"),
         ("overlap-exporter", "Exporter"),
+        ("overlap-runbooks", "Runbooks"),
     )
     return [
         dashboard.DashboardLink(title).type(DashboardLinkType.LINK).icon("dashboard").tooltip(f"{title} dashboard")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deploy.prometheus.build import RUNBOOKS
+from deploy.prometheus.runbooks import DASHBOARD, panel_of
 from exporter.meanings import FINDINGS
 
 # As instance:overlap_state:worst has them: the worse, the higher.
@@ -62,11 +62,6 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 
-def runbook_url(name: str) -> str:
-    """Where a runbook can be read."""
-    return f"{RUNBOOKS}{name}.md"
-
-
 def state_code(selector: str) -> str:
     """PromQL: the states that `selector` (its matchers, without braces) picks, each times its code; others are 0."""
     terms = (f'overlap_state{{{selector},state="{state}"}} * {code}' for code, (state, _) in enumerate(STATES))
@@ -79,9 +74,18 @@ def finding_code(selector: str) -> str:
     return "\nor ".join(terms)
 
 
+# The number of a runbook's panel, which is what a cell holds -> its name, which is what the cell shows.
+RUNBOOKS: Mapping[str, str] = {str(panel_of(cause.runbook)): cause.runbook for cause in CAUSES}
+
+
+def runbook_link(base: str = "") -> str:
+    """Where a cell with a runbook leads: its panel in Grafana, or the page NAME.md below `base`."""
+    return f"{base.rstrip('/')}/${{__value.text}}.md" if base else f"/d/{DASHBOARD}?viewPanel=${{__value.raw}}"
+
+
 def with_runbook(expr: str) -> str:
-    """PromQL: the label `runbook` from the label `finding`."""
-    for name in dict.fromkeys(cause.runbook for cause in CAUSES):
+    """PromQL: the label `runbook`, the number of its panel, from the label `finding`."""
+    for number, name in RUNBOOKS.items():
         findings = "|".join(cause.finding for cause in CAUSES if cause.runbook == name)
-        expr = f'label_replace({expr}, "runbook", "{name}", "finding", "{findings}")'
+        expr = f'label_replace({expr}, "runbook", "{number}", "finding", "{findings}")'
     return expr

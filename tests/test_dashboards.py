@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 from deploy.prometheus.build import HERE as RULES
+from deploy.prometheus.runbooks import FOLDER as RUNBOOKS
+from deploy.prometheus.runbooks import NAMES, panel_of, runbook_url
 from exporter.rules import RULES as FINDINGS
 from tests.promql import unknown
 
@@ -36,12 +39,13 @@ def panels(name: str) -> list[Json]:
 PANELS = {f"{name}: {panel['title']}": panel for name in FILES for panel in panels(name)}
 QUERIES = {
     f"{name}: {panel['title']} {target['refId']}": target["expr"]
-    for name in FILES for panel in panels(name) for target in panel["targets"]
+    for name in FILES for panel in panels(name) for target in panel.get("targets", ())
 }  # fmt: skip
+DRAWN = {title: panel for title, panel in PANELS.items() if panel["type"] != "text"}
 
 
-def test_there_are_four_dashboards() -> None:
-    assert set(FILES) == {"overlap-fleet", "overlap-job", "overlap-node", "overlap-exporter"}
+def test_there_are_four_dashboards_and_the_runbooks() -> None:
+    assert set(FILES) == {"overlap-fleet", "overlap-job", "overlap-node", "overlap-exporter", "overlap-runbooks"}
 
 
 # The library that writes them asks for Python 3.11; the exporter itself runs on 3.10, and so do all other tests.
@@ -84,7 +88,7 @@ def test_the_schema_finds_what_is_wrong(wrong: Any) -> None:
 
 
 # What the schema of a dashboard leaves open: options and custom fields, per kind of panel.
-KINDS = {"timeseries": True, "stat": False, "bargauge": False, "table": True, "state-timeline": True}
+KINDS = {"timeseries": True, "stat": False, "bargauge": False, "table": True, "state-timeline": True, "text": False}
 
 
 @pytest.mark.parametrize("title", PANELS)
@@ -110,7 +114,7 @@ def test_ids_of_panels_and_letters_of_queries_are_unique(name: str) -> None:
     assert len(set(ids)) == len(ids)
     assert 0 not in ids
     for panel in panels(name):
-        letters = [t["refId"] for t in panel["targets"]]
+        letters = [t["refId"] for t in panel.get("targets", ())]
         assert len(set(letters)) == len(letters)
         assert "" not in letters
 
@@ -135,6 +139,11 @@ def test_a_panel_explains_itself(title: str) -> None:
     panel = PANELS[title]
     assert len(panel["description"].split()) >= 3
     assert panel["description"].endswith(".")
+
+
+@pytest.mark.parametrize("title", DRAWN)
+def test_values_have_a_unit_and_thresholds_and_come_from_the_chosen_source(title: str) -> None:
+    panel = DRAWN[title]
     assert "unit" in panel["fieldConfig"]["defaults"]
     assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
@@ -154,7 +163,7 @@ def test_ranges_follow_the_scrape_interval(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_every_variable_is_used_and_every_used_one_is_there(name: str) -> None:
     dashboard = read(name)
-    variables = {v["name"] for v in dashboard["templating"]["list"]}
+    variables = {v["name"] for v in dashboard["templating"].get("list", ())}
     text = json.dumps(dashboard)
     used = set(re.findall(r"\$\{?(\w+)", text)) - {"__all", "__rate_interval", "__range", "__value", "__url_time_range"}
     assert used == variables
@@ -165,7 +174,7 @@ def variable(name: str, wanted: str) -> Json:
     return dict(found)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", sorted({*FILES} - {"overlap-runbooks"}))
 def test_a_missing_cluster_label_matches_all(name: str) -> None:
     cluster = variable(name, "cluster")
     assert cluster["includeAll"] is True
@@ -174,15 +183,17 @@ def test_a_missing_cluster_label_matches_all(name: str) -> None:
 
 
 def test_the_variables_are_those_that_people_choose_by() -> None:
-    names = {name: {v["name"] for v in read(name)["templating"]["list"]} for name in FILES}
+    variables = {name: read(name)["templating"].get("list", []) for name in FILES}
+    names = {name: {v["name"] for v in found} for name, found in variables.items()}
     assert names == {
         "overlap-fleet": {"datasource", "cluster", "instance"},
         "overlap-job": {"datasource", "cluster", "namespace", "workload", "window"},
         "overlap-node": {"datasource", "cluster", "instance", "gpu", "window"},
         "overlap-exporter": {"datasource", "cluster", "instance"},
+        "overlap-runbooks": set(),
     }
-    for name in FILES:
-        for v in read(name)["templating"]["list"]:
+    for found in variables.values():
+        for v in found:
             if v["type"] == "query":
                 metric = re.fullmatch(r"label_values\((.*), (\w+)\)", v["query"], re.DOTALL)
                 assert metric is not None
@@ -199,7 +210,7 @@ def test_the_dashboards_link_to_each_other_and_the_node_to_its_live_page() -> No
 
 
 def links_of(panel: Json) -> Iterator[Mapping[str, Any]]:
-    for override in panel["fieldConfig"]["overrides"]:
+    for override in panel.get("fieldConfig", {}).get("overrides", ()):
         for entry in override["properties"]:
             if entry["id"] == "links":
                 yield from entry["value"]
@@ -208,15 +219,53 @@ def links_of(panel: Json) -> Iterator[Mapping[str, Any]]:
 @pytest.mark.parametrize("title", PANELS)
 def test_a_link_in_a_cell_leads_to_a_dashboard_or_a_runbook(title: str) -> None:
     for link in links_of(PANELS[title]):
-        assert re.match(r"/d/overlap-(job|node)\?var-|https://.*/runbooks/\$\{__value\.raw\}\.md$", link["url"]), link
+        assert re.match(r"/d/overlap-(job|node)\?var-|/d/overlap-runbooks\?viewPanel=\$\{__value\.raw\}$", link["url"]), link
+        assert link["targetBlank"] is False
+
+
+def test_every_alert_has_its_runbook_where_links_lead_to() -> None:
+    """By number, as alerts and cells write it; the text is that of the folder, whole."""
+    by_number = {panel["id"]: panel for panel in panels("overlap-runbooks")}
+    assert len(by_number) == len(NAMES) + 1
+    for name in NAMES:
+        panel = by_number[panel_of(name)]
+        assert panel["title"] == name
+        assert f"# {name}\n\n{panel['options']['content']}" == (RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
+        assert runbook_url(name).startswith("/d/overlap-runbooks/")
+        assert runbook_url(name).endswith(f"?viewPanel={panel['id']}")
+    listed = re.findall(r"\[(\w+)\]\(d/overlap-runbooks\?viewPanel=(\d+)\)", by_number[1]["options"]["content"])
+    assert {name: int(number) for name, number in listed} == {name: panel_of(name) for name in NAMES}
+
+
+@pytest.mark.parametrize("title", ["overlap-fleet: Findings now", "overlap-job: Findings"])
+def test_a_cell_shows_the_name_of_the_runbook_whose_number_it_holds(title: str) -> None:
+    from dashboards.words import CAUSES
+
+    (query,) = (target["expr"] for target in PANELS[title]["targets"])
+    numbers = dict.fromkeys(re.findall(r'"runbook", "(\d+)"', query))
+    (override,) = (o for o in PANELS[title]["fieldConfig"]["overrides"] if o["matcher"]["options"] == "Runbook")
+    ((mapping,),) = (entry["value"] for entry in override["properties"] if entry["id"] == "mappings")
+    shown = {number: mapping["options"][number]["text"] for number in numbers}
+    assert shown == {str(panel_of(cause.runbook)): cause.runbook for cause in CAUSES}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="grafana-foundation-sdk needs Python 3.11")
+def test_runbooks_of_your_own_are_linked_by_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dashboards.build", "--runbooks", "https://wiki.example.com/gpu/", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=FOLDER.parent)
+    for name in FILES:
+        shipped, own = (FOLDER / f"{name}.json").read_text(), (tmp_path / f"{name}.json").read_text()
+        changed = shipped.replace("/d/overlap-runbooks?viewPanel=${__value.raw}", "https://wiki.example.com/gpu/${__value.text}.md")
+        assert own == changed
+        assert (own != shipped) == (name in ("overlap-fleet", "overlap-job"))
 
 
 def test_every_finding_has_words_a_first_step_and_a_runbook() -> None:
     from dashboards.words import CAUSES
 
+    assert {c.runbook for c in CAUSES} <= set(NAMES)
     assert sorted(c.finding for c in CAUSES) == sorted(r.finding for r in FINDINGS)
     for cause in CAUSES:
-        assert (RULES.parent / "runbooks" / f"{cause.runbook}.md").exists()
         assert 3 <= len(cause.first.split()) <= 8
 
 
@@ -230,7 +279,7 @@ def test_codes_of_states_are_those_of_the_recording_rule() -> None:
 
 def test_runbooks_name_panels_that_exist() -> None:
     titles = {panel["title"] for panel in PANELS.values()}
-    for page in (RULES.parent / "runbooks").glob("*.md"):
+    for page in RUNBOOKS.glob("*.md"):
         text = " ".join(page.read_text(encoding="utf-8").split())
         for sentence in re.findall(r"[^.]*dashboard[^.]*\.", text):
             for quoted in re.findall(r'"([A-Z][^"]+)"', sentence):

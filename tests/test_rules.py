@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from deploy.prometheus.alerts import ALERTS
-from deploy.prometheus.build import HERE, RUNBOOKS, files
+from deploy.prometheus.build import HERE, files
 from deploy.prometheus.recording import RECORDING
 from deploy.prometheus.rule import Alert, Recording, faster
+from deploy.prometheus.runbooks import runbook_url
 from exporter.advice import ADVICE
 from exporter.metrics import FAMILIES
 from exporter.rules import RULES
@@ -93,7 +96,27 @@ def test_an_alert_says_why_and_points_to_its_runbook(alert: str) -> None:
     assert rule.severity in ("critical", "warning", "info")
     text = yaml.safe_load((HERE / "overlap-alerts.yml").read_text(encoding="utf-8"))
     (written,) = (r for g in text["groups"] for r in g["rules"] if r["alert"] == alert)
-    assert written["annotations"]["runbook_url"] == f"{RUNBOOKS}{alert}.md"
+    assert written["annotations"]["runbook_url"] == runbook_url(alert)
+
+
+def addresses(text: str) -> dict[str, tuple[str, str]]:
+    """Alert -> its runbook and its dashboard."""
+    rules = (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"])
+    return {r["alert"]: (r["annotations"]["runbook_url"], r["annotations"]["dashboard"]) for r in rules}
+
+
+def test_the_address_of_grafana_makes_every_link_whole_and_own_runbooks_take_the_place_of_the_dashboard(tmp_path: Path) -> None:
+    shipped = addresses(files()["overlap-alerts.yml"])
+    assert all(link.startswith("/d/overlap-") for links in shipped.values() for link in links)
+    command = [sys.executable, "-m", "deploy.prometheus.build", "--out", str(tmp_path), "--grafana", "https://g.example.com/x/"]
+    subprocess.run(command, check=True, cwd=DEPLOY.parent)
+    whole = addresses((tmp_path / "overlap-alerts.yml").read_text())
+    assert whole == {alert: tuple(f"https://g.example.com/x{link}" for link in links) for alert, links in shipped.items()}
+    subprocess.run([*command, "--runbooks", "https://wiki.example.com/gpu"], check=True, cwd=DEPLOY.parent)
+    own = addresses((tmp_path / "overlap-alerts.yml").read_text())
+    assert own == {alert: (f"https://wiki.example.com/gpu/{alert}.md", panel) for alert, (_, panel) in whole.items()}
+    operator = yaml.safe_load((tmp_path / "prometheusrule-alerts.yml").read_text())["spec"]
+    assert addresses(yaml.safe_dump(operator)) == own
 
 
 def test_the_operators_rules_are_the_same_groups() -> None:

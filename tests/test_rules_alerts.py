@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from deploy.prometheus.alerts import ALERTS
-from deploy.prometheus.build import RUNBOOKS
 from deploy.prometheus.rule import Alert
+from deploy.prometheus.runbooks import runbook_url
 from tests.promtool import run
 
 TABLE: Mapping[str, Alert] = {rule.name: rule for group in ALERTS for rule in group.rules if isinstance(rule, Alert)}
@@ -234,7 +234,7 @@ def expectation(case: Case, minute: int, fires: bool, kept: str = "") -> dict[st
     alerts = [
         {"exp_labels": {"severity": rule.severity, **labels},
          "exp_annotations": {"summary": kept or summary, "description": rendered(rule.description, labels),
-                             "runbook_url": f"{RUNBOOKS}{rule.name}.md", "dashboard": rendered(rule.panel, labels)}}
+                             "runbook_url": runbook_url(rule.name), "dashboard": rendered(rule.panel, labels)}}
         for labels, summary in case.expected
     ]
     return {"eval_time": f"{minute}m", "alertname": case.alert, "exp_alerts": alerts if fires else []}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -42,6 +42,18 @@ class Alert:
     summary: str
     description: str
     panel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where alerts point. runbook: name of an alert -> its runbook; grafana: what stands before paths of Grafana."""
+
+    runbook: Callable[[str], str]
+    grafana: str = ""
+
+    def whole(self, path: str) -> str:
+        """A path of Grafana with Grafana's address, where that is known; any other address as it is."""
+        return f"{self.grafana.rstrip('/')}{path}" if path.startswith("/") else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +132,7 @@ def _recording(rule: Recording) -> Iterator[str]:
     yield from _labels(rule.labels)
 
 
-def _alert(rule: Alert, runbooks: str, keep: bool) -> Iterator[str]:
+def _alert(rule: Alert, links: Links, keep: bool) -> Iterator[str]:
     yield from _comment(rule.why, "      ")
     yield f"      - alert: {rule.name}"
     yield from _expression(rule.expr, "        ")
@@ -131,13 +143,14 @@ def _alert(rule: Alert, runbooks: str, keep: bool) -> Iterator[str]:
         yield f"        keep_firing_for: {duration(rule.keep_s)}"
     yield from _labels({"severity": rule.severity})
     yield "        annotations:"
+    runbook, panel = links.whole(links.runbook(rule.name)), links.whole(rule.panel)
     for key, value in (("summary", rule.summary), ("description", rule.description),
-                       ("runbook_url", f"{runbooks}{rule.name}.md"), ("dashboard", rule.panel)):  # fmt: skip
+                       ("runbook_url", runbook), ("dashboard", panel)):  # fmt: skip
         yield f"          {key}: {json.dumps(value, ensure_ascii=False)}"
 
 
-def groups_yaml(groups: tuple[Group, ...], runbooks: str, head: str = "", keep: bool = True) -> str:
-    """A rule file; `runbooks` is where the pages of deploy/runbooks can be read, `head` a comment at its top.
+def groups_yaml(groups: tuple[Group, ...], links: Links, head: str = "", keep: bool = True) -> str:
+    """A rule file; `head` is a comment at its top.
 
     keep: with keep_firing_for, which vmalert before 1.93 and Prometheus before 2.42 refuse.
     """
@@ -146,7 +159,7 @@ def groups_yaml(groups: tuple[Group, ...], runbooks: str, head: str = "", keep: 
         lines += [*_comment(group.why, "  "), f"  - name: {group.name}"]
         lines += [f"    interval: {duration(group.interval_s)}", "    rules:"]
         for rule in group.rules:
-            lines += _alert(rule, runbooks, keep) if isinstance(rule, Alert) else _recording(rule)
+            lines += _alert(rule, links, keep) if isinstance(rule, Alert) else _recording(rule)
     return "\n".join(lines) + "\n"
 
 
