@@ -30,12 +30,14 @@ from exporter.sources import files as files_module
 from exporter.sources import sysfs as sysfs_module
 from exporter.sources.net import open_net
 from exporter.sources.nvml import Session as NvmlSession
-from tests.field_machines import FieldMachine, Port
+from tests.field_parts import FieldMachine, Port
 from tests.nvml_library import FakeNvml
 from tests.sysfs_tree import FaultyOs, Tree, Waveform
+from tests.told import Told
 from tests.tools import require
 
 START_S = 1000.037  # between two refreshes of all sensors
+NETWORK_HERTZ = 50.0  # of what is told: the rates of the drivers' own plans are held elsewhere
 _BASE_BYTES = 1_000_000_000_000
 
 
@@ -50,18 +52,8 @@ class Played:
         self.session = Session()
         self.gpu_session = NvmlSession(self.clock)
         self.lost: list[str] = []
-        self._counters = [self._counter(k, port) for k, port in enumerate(machine.ports)]
 
     # ---- the machine at a time -------------------------------------------------------------------------------------
-
-    def _counter(self, k: int, port: Port) -> tuple[Port, Waveform, list[tuple[str, int]]]:
-        """A port with what it carries, and its byte files with their units."""
-        count = len(self.machine.boards)
-        wave = self.machine.boards[k * count // len(self.machine.ports)].wave
-        rate = port.bytes_per_s or self.machine.port_bytes_per_s
-        traffic = Waveform(wave.compute_s, wave.communication_s, rate, wave.phase_s, idle_s=wave.idle_s)
-        directory = self.tree.root / f"sys/{port.path}/infiniband/{port.device}/ports/1"
-        return port, traffic, [(str(directory / file), unit) for file, unit in port.counted.items()]
 
     def move_to(self, mono_s: float) -> None:
         """Clock and boards."""
@@ -71,13 +63,7 @@ class Played:
 
     def count(self, device: str | None = None) -> None:
         """The byte files of a device (of all) as they are now."""
-        now_s = self.clock.mono_s()
-        for port, traffic, files in self._counters:
-            if device in (None, port.device):
-                at_s = math.floor(now_s / port.refresh_s) * port.refresh_s if port.refresh_s else now_s
-                sent = int(traffic.bytes_until(at_s) - traffic.bytes_until(START_S - 10.0))
-                for path, unit in files:
-                    overwrite(path, (_BASE_BYTES + sent) // unit)
+        count_at(self.machine, self.tree, self.clock.mono_s(), device)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +93,25 @@ class Played:
     @property
     def opened(self) -> tuple[Opened, Opened]:
         return self.gpus, self.net
+
+    def told(self) -> Told:
+        """Everything that is found, and one reading of each lane, all at the same time.
+
+        Means of GPM need two samples, here a second apart: a whole step of every job.
+        """
+        inventory = self.open(network_hertz=NETWORK_HERTZ)
+        values = {lane: lane.read() for lane in self.lanes}
+        self.move_to(self.clock.mono_s() + 1.0)
+        values |= {lane: lane.read() for lane, given in values.items() if given is None}
+        both = self.opened
+        return Told(
+            self.machine.about, inventory,
+            [status for opened in both for status in opened.statuses],
+            {key: value for opened in both for key, value in opened.extra.items()},
+            {device: reason for opened in both for device, reason in opened.lost.items()},
+            {lane.source.name: list(given or ()) for lane, given in values.items()},
+            {lane.source.name: dict(lane.errors) for lane in self.lanes},
+        )  # fmt: skip
 
     def run(self, seconds: float) -> None:
         """Read every lane at its deadlines for so long; each second is judged."""
@@ -145,16 +150,9 @@ class Played:
 @contextmanager
 def played(machine: FieldMachine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     """A machine that was built; the test opens and runs it."""
-    nvml = None
-    if machine.boards:
-        require("gcc")
-        placed = [
-            replace(b, bdf=f"0000{machine.gpu_paths[k].rsplit('/', 1)[-1]}" if k < len(machine.gpu_paths) else b.bdf)
-            for k, b in enumerate(machine.boards)
-        ]
-        nvml = FakeNvml(folder / "nvml", placed, machine.driver)
-        for key, value in nvml.environment.items():
-            monkeypatch.setenv(key, value)
+    nvml = fake_library(machine, folder / "nvml")
+    for key, value in (nvml.environment if nvml is not None else {}).items():
+        monkeypatch.setenv(key, value)
     play = Played(machine, folder, nvml)
     for module in (sysfs_module, files_module):
         if play.tree.faults:
@@ -176,7 +174,32 @@ def played(machine: FieldMachine, folder: Path, monkeypatch: pytest.MonkeyPatch)
             nvml.play(-1.0)
 
 
-# ---- the tree ------------------------------------------------------------------------------------------------------
+# ---- library and tree ----------------------------------------------------------------------------------------------
+
+
+def fake_library(machine: FieldMachine, folder: Path) -> FakeNvml | None:
+    """The compiled library with the boards of a machine at their places on the bus; None without boards."""
+    if not machine.boards:
+        return None
+    require("gcc")
+    addresses = [path.rsplit("/", 1)[-1] for path in machine.gpu_paths]
+    placed = [replace(b, bdf=f"0000{addresses[k]}" if k < len(addresses) else b.bdf) for k, b in enumerate(machine.boards)]
+    return FakeNvml(folder, placed, machine.driver)
+
+
+def count_at(machine: FieldMachine, tree: Tree, mono_s: float, device: str | None = None) -> None:
+    """Write the byte files of a device (of all) as they are at a time; port k carries the traffic of its board."""
+    counting = [port for port in machine.ports if port.counted]
+    for k, port in enumerate(counting):
+        if device in (None, port.device):
+            wave = machine.boards[k * len(machine.boards) // len(counting)].wave
+            rate = port.bytes_per_s or machine.port_bytes_per_s
+            traffic = Waveform(wave.compute_s, wave.communication_s, rate, wave.phase_s, idle_s=wave.idle_s)
+            at_s = math.floor(mono_s / port.refresh_s) * port.refresh_s if port.refresh_s else mono_s
+            sent = int(traffic.bytes_until(at_s) - traffic.bytes_until(START_S - 10.0))
+            for file, unit in port.counted.items():
+                directory = tree.root / f"sys/{port.path}/infiniband/{port.device}/ports/1"
+                overwrite(str(directory / file), (_BASE_BYTES + sent) // unit)
 
 
 def build(machine: FieldMachine, folder: Path) -> Tree:
@@ -202,10 +225,13 @@ def build(machine: FieldMachine, folder: Path) -> Tree:
 
 
 def function(tree: Tree, path: str, pci_class: str, vendor: str, driver: str | None, numa: int) -> None:
-    for name, value in (("class", pci_class), ("vendor", vendor), ("numa_node", str(numa))):
-        tree.write(f"sys/{path}/{name}", value)
+    """A device on the PCI bus, or on another where its path names none."""
     if driver is not None:
         tree.link(f"sys/{path}/driver", f"/sys/bus/pci/drivers/{driver}")
+    if "/pci" not in path:
+        return
+    for name, value in (("class", pci_class), ("vendor", vendor), ("numa_node", str(numa))):
+        tree.write(f"sys/{path}/{name}", value)
     tree.link(f"sys/bus/pci/devices/{path.rsplit('/', 1)[-1]}", f"../../../{path}")
 
 
@@ -225,6 +251,8 @@ def build_port(tree: Tree, port: Port) -> None:
     if port.physfn is not None:
         function(tree, port.physfn, "0x020700", "0x15b3", port.driver, port.numa)
         tree.link(f"sys/{port.path}/physfn", f"/sys/{port.physfn}")
+    if port.vpd is not None:
+        (tree.root / f"sys/{port.path}/vpd").write_bytes(port.vpd)
     if port.netdev is not None:
         build_interface(tree, port.path, port.netdev, "32" if port.link_layer == "InfiniBand" else "1", 400_000)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from exporter.sources import NetSettings
 from exporter.sources.rdma import open_rdma
 from exporter.sources.vpd import manages_nvswitch, read_product_data
-from tests.field_machines import mlx5, switch
+from tests.field_parts import mlx5, switch
 from tests.played import build_port
 from tests.sysfs_tree import Tree
 
