@@ -1,6 +1,7 @@
 """`record`: the feed of this node into a trace file, with progress on a terminal. Called by `app`.
 
-Whatever ends it (a signal, a full disk, the time that was asked for), what was written before stays readable.
+Whatever ends it (a signal, a full disk, the time that was asked for), what was written before stays readable. SIGUSR1 lets go
+of the GPU devices and takes them up again, as with `serve`: the trace goes on without their lines, and is `no_data` there.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from exporter.daemon import LONGEST_START_S, Feed, check_required
+from exporter.daemon import LONGEST_START_S, check_required
 from exporter.history import History
+from exporter.live import LiveFeed
 from exporter.model import Event, Inventory, OneLineError, Record
+from exporter.release import ReleaseSwitch
 from exporter.trace import TraceWriter
 
 log = logging.getLogger(__name__)
@@ -27,7 +30,7 @@ _LOOK_S = 0.25  # how soon a signal is noticed
 
 
 def record_feed(
-    feed: Feed, create: Callable[[], TraceWriter], path: str, seconds: float | None, require: tuple[str, ...]
+    feed: LiveFeed, create: Callable[[], TraceWriter], path: str, seconds: float | None, require: tuple[str, ...]
 ) -> None:
     """Write events until `seconds` have passed or SIGINT or SIGTERM comes; says at the end what is in the file.
 
@@ -38,8 +41,10 @@ def record_feed(
     def on_signal(number: int, frame: FrameType | None) -> None:
         stop.append(number)
 
+    switch = ReleaseSwitch(feed)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
+    signal.signal(signal.SIGUSR1, lambda number, frame: switch.toggle())
     history = History(horizon_s=1.0)  # for what is there, and why the rest is not
     console = Console(stderr=True)
     progress = Progress(
@@ -54,6 +59,7 @@ def record_feed(
             stack.enter_context(progress)
         task = progress.add_task("record", total=seconds, readings=0)
         while not stop and (writer is None or seconds is None or feed.now_s() < began_s + seconds):
+            switch.step()
             until_s = feed.now_s() + _LOOK_S
             news = feed.poll(until_s if writer is None or seconds is None else min(until_s, began_s + seconds))
             for event in news:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
 import socket
+import subprocess
 import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.end_to_end.processes import Daemon, children, daemon, eventually
+from exporter.model import Inventory, Record
+from exporter.offline import analyze
+from exporter.trace import read_trace
+from tests.end_to_end.metronome import Metronome
+from tests.end_to_end.processes import EXPORTER, Daemon, children, daemon, eventually
 from tests.machines import Machine, Running, antiphase
 from tests.nvml_library import Board
 from tests.sysfs_tree import Node
@@ -33,8 +40,13 @@ def device_files(folder: Path) -> Path:
 
 def held(running: Daemon) -> set[str]:
     """The device files that any process of the daemon has open."""
+    return held_by(running.process.pid)
+
+
+def held_by(pid: int) -> set[str]:
+    """The device files that a process or one of its children has open."""
     found = set()
-    for process in [psutil.Process(running.process.pid), *children(running.process.pid)]:
+    for process in [psutil.Process(pid), *children(pid)]:
         try:
             found |= {Path(f.path).name for f in process.open_files() if "/dev-nvidia/" in f.path}
         except psutil.Error:
@@ -166,6 +178,50 @@ def own_address() -> str | None:
             return None
         address = str(probe.getsockname()[0])
     return None if address.startswith("127.") else address
+
+
+def test_a_recording_lets_go_too_and_its_gap_is_a_state_of_the_trace(tmp_path: Path) -> None:
+    out, all_files = tmp_path / "out.jsonl.gz", {"nvidiactl", "nvidia0", "nvidia1"}
+    with antiphase(2).running(tmp_path / "machine") as machine, Metronome() as metronome:
+        assert machine.nvml is not None
+        machine.nvml.set(devices=device_files(tmp_path / "dev-nvidia"))
+        recording = subprocess.Popen(
+            [*EXPORTER, "record", str(out), *machine.arguments], env={**os.environ, **machine.environment},
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            eventually(lambda: held_by(recording.pid) == all_files and out.exists(), 15, "it records")
+            time.sleep(6.0)
+            metronome.follow(recording.pid)
+            began = time.monotonic()
+            recording.send_signal(signal.SIGUSR1)
+            eventually(lambda: not held_by(recording.pid), 10, "all is closed")
+            took_s = time.monotonic() - began
+            assert took_s - metronome.held_up_s(began, time.monotonic()) < RELEASED_WITHIN_S
+            time.sleep(8.0)
+            assert held_by(recording.pid) == set()
+            recording.send_signal(signal.SIGUSR1)
+            eventually(lambda: held_by(recording.pid) == all_files, 10, "all is open again")
+            time.sleep(6.0)
+            recording.send_signal(signal.SIGINT)
+            _, said = recording.communicate(timeout=10)
+        finally:
+            recording.kill()
+    assert recording.returncode == 0, said
+    assert "the GPU devices are released for 600 s" in said
+    reader = read_trace(out)
+    records = [event for event in reader if isinstance(event, Record)]
+    assert reader.cut is None
+    power, port = ([r.t_s for r in records if r.source == source] for source in ("nvml/GPU-1", "rdma/mlx5_0"))
+    gap_s, gap_end_s = max((b - a, b) for a, b in pairwise(power))
+    assert gap_s > 7.5
+    assert len(power) > 50
+    assert max(b - a for a, b in pairwise(port)) < gap_s / 2  # ports are read on
+    assert all([d.id for d in i.of_kind("gpu")] == ["GPU-0", "GPU-1"] for i in reader if isinstance(i, Inventory))
+    instants = (gap_end_s - gap_s - 0.1, gap_end_s - 0.5, power[-1])
+    results, _, _ = analyze(str(out), (5.0,), instants, None)
+    states = [result.state for result in results if result.gpu_id == "GPU-1"]
+    assert [state == "no_data" for state in states] == [False, True, False], states
 
 
 def test_a_simulation_has_nothing_to_release(tmp_path: Path) -> None:
