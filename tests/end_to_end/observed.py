@@ -1,7 +1,7 @@
 """Runs the daemon on a fake machine while faults are made, and keeps all that a scraper sees of it.
 
-A Case is a value: a machine, what happens to it and when. `observe` runs it and returns an Observation; `Metronome` tells
-how long this host kept us all waiting meanwhile, so that a loaded host is not taken for a slow exporter.
+A Case is a value: a machine, what happens to it and when. `observe` runs it and returns an Observation. Times are taken
+without what this host kept everybody waiting (`metronome.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.end_to_end.metronome import Metronome
 from tests.end_to_end.processes import Daemon, daemon
 from tests.machines import Machine, Running
 from tests.tools import require
@@ -30,35 +29,6 @@ GONE_WITHIN_S = 3.0  # from a fault until no value of the device is shown
 BACK_WITHIN_S = 3.0  # silence of the other devices of the same reader
 _STEP_S = 0.5
 _REPEATS = 3  # lines that differ in numbers only
-
-
-class Metronome:
-    """A thread that wakes every 20 ms and writes down when it was much too late."""
-
-    def __init__(self) -> None:
-        self._late: list[tuple[float, float]] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Metronome:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        before = time.monotonic()
-        while not self._end.wait(0.02):
-            now = time.monotonic()
-            if now - before > 0.06:
-                self._late.append((now, now - before))
-            before = now
-
-    def held_up_s(self, start: float, end: float) -> float:
-        """How much later than it should anything may have happened between two instants."""
-        return sum(late for at, late in self._late if start - 0.5 <= at <= end + 0.5)
 
 
 @dataclass(frozen=True)
@@ -108,6 +78,9 @@ class Scrape:
     def reads(self, source: str) -> int:
         return sum(s["reads"] for s in self.snapshot["sources"] if s["source"] == source)
 
+    def interval_s(self, source: str) -> Any:
+        return next((s["interval_s"] for s in self.snapshot["sources"] if s["source"] == source), None)
+
 
 @dataclass
 class Observation:
@@ -117,10 +90,11 @@ class Observation:
     scrapes: list[Scrape]
     log: str
     nvml_events: list[str]
-    pids: tuple[int, int]  # of the daemon, before and after
+    same_process: bool  # the daemon that was started is the one that answered last
     ended_with: int
     ended_after_s: float
     last: Any
+    held_up_s: Callable[[float, float], float]  # by this host, between two times as t_s has them
 
     def at(self, t_s: float) -> Scrape:
         """The first look at or after t_s."""
@@ -134,8 +108,7 @@ class Observation:
         """When, from start_s on, something was seen first; seconds after start_s, without what the host kept us waiting."""
         for scrape in self.scrapes:
             if scrape.t_s >= start_s and what(scrape):
-                held_up_s = sum(s.held_up_s for s in self.scrapes if start_s <= s.t_s <= scrape.t_s)
-                return scrape.t_s - start_s - _STEP_S - held_up_s
+                return scrape.t_s - start_s - _STEP_S - self.held_up_s(start_s, scrape.t_s)
         raise AssertionError(f"{self.case.name}: never seen after {start_s} s\n{self.log[-3000:]}")
 
     def check(self, healthy: Mapping[str, float] = {}) -> None:
@@ -147,16 +120,21 @@ class Observation:
             assert not re.search(r"(?<!\+)\b(nan|inf)\b", s.body, re.IGNORECASE), (name, s.t_s)
         checked = subprocess.run([require("promtool"), "check", "metrics"], input=self.end.body.encode(), capture_output=True)
         assert checked.returncode == 0, (name, checked.stderr)
-        assert self.pids[0] == self.pids[1], name
+        assert self.same_process, name
         assert "Traceback" not in self.log, self.log
         lines = Counter(re.sub(r"\d+", "0", line) for line in self.log.splitlines())
         assert max(lines.values()) <= _REPEATS, (name, lines.most_common(1))
-        first, last = self.scrapes[0], self.end
-        held_up_s = sum(s.held_up_s for s in self.scrapes)
         for source, silence_s in healthy.items():
-            interval_s = next(s["interval_s"] for s in last.snapshot["sources"] if s["source"] == source)
-            expected = (last.t_s - first.t_s - silence_s - 2 * held_up_s) / interval_s
-            assert last.reads(source) - first.reads(source) >= 0.9 * expected, (name, source, held_up_s)
+            self._check_rate(source, silence_s)
+
+    def _check_rate(self, source: str, silence_s: float) -> None:
+        """Nine of ten samples, at the rate that was planned: only a host that is too busy may make a reader back off."""
+        first, last = self.scrapes[0], self.end
+        seconds, held_up_s = last.t_s - first.t_s, self.held_up_s(first.t_s, last.t_s)
+        intervals_s = [s.interval_s(source) for s in self.scrapes if s.interval_s(source) is not None]
+        in_force_s = max(intervals_s) if held_up_s > 0.1 * seconds else min(intervals_s)
+        read, expected = last.reads(source) - first.reads(source), (seconds - silence_s - held_up_s) / in_force_s
+        assert read >= 0.9 * expected, (self.case.name, source, read, expected, held_up_s, intervals_s[-1])
 
 
 def observe(case: Case, folder: Path) -> Observation:
@@ -169,22 +147,26 @@ def observe(case: Case, folder: Path) -> Observation:
         config.write_text(json.dumps(case.config) if case.config else "{}")
         metronome = stack.enter_context(Metronome())
         ran = stack.enter_context(daemon(folder, [*running.arguments, "--config.file", str(config)], running.environment))
+        metronome.follow(ran.process.pid)
         if case.ready:
             ran.ready()
-        scrapes = _watch(case, running, ran, metronome)
+        started = time.monotonic()
+        scrapes = _watch(case, running, ran, metronome, started)
         last = case.last(running, ran)
-        pids = ran.process.pid, psutil.Process(ran.process.pid).pid
+        same_process = ran.process.poll() is None
         before = time.monotonic()
         ended_with = ran.stop()
         ended_after_s = time.monotonic() - before - metronome.held_up_s(before, time.monotonic())
         log = ran.log()
         events = running.nvml.events() if running.nvml is not None else []
         _heal(running)
-    return Observation(case, scrapes, log, events, pids, ended_with, ended_after_s, last)
+    return Observation(
+        case, scrapes, log, events, same_process, ended_with, ended_after_s, last,
+        lambda start_s, end_s: metronome.held_up_s(started + start_s, started + end_s),
+    )  # fmt: skip
 
 
-def _watch(case: Case, running: Running, ran: Daemon, metronome: Metronome) -> list[Scrape]:
-    started = time.monotonic()
+def _watch(case: Case, running: Running, ran: Daemon, metronome: Metronome, started: float) -> list[Scrape]:
     acts = sorted(case.acts, key=lambda act: act.at_s)
     scrapes: list[Scrape] = []
     while (now_s := time.monotonic() - started) < case.seconds:

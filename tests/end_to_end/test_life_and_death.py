@@ -18,7 +18,7 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from tests.end_to_end.observed import Metronome
+from tests.end_to_end.metronome import Metronome
 from tests.end_to_end.processes import EXPORTER, Daemon, daemon, eventually, parsed
 from tests.machines import Machine, Running, antiphase, bare
 from tests.tools import own_pid_namespace, require
@@ -130,6 +130,7 @@ class Watch:
 def watching(running: Daemon) -> Iterator[Watch]:
     """Scrapes while the block lasts; none of them may fail or be slow."""
     with Metronome() as metronome:
+        metronome.follow(running.process.pid)
         watch, ending = Watch(running, metronome), threading.Event()
         thread = threading.Thread(target=watch.loop, args=(ending,))
         thread.start()

@@ -21,7 +21,8 @@ import pytest
 
 from exporter.model import Record
 from exporter.trace import read_trace
-from tests.end_to_end.observed import LONGEST_SCRAPE_S, Metronome
+from tests.end_to_end.metronome import Metronome
+from tests.end_to_end.observed import LONGEST_SCRAPE_S
 from tests.end_to_end.processes import EXPORTER, Daemon, children, daemon, eventually
 from tests.machines import Machine, Running, antiphase
 from tests.sysfs_tree import Node
@@ -64,6 +65,7 @@ def test_a_scrape_and_a_probe_are_answered_whatever_crowd_hangs_on(node: tuple[D
     ran, _ = node
     reads = ran.value("overlap_source_reads_total", source="nvml") or 0.0
     with Metronome() as metronome, crowd(ran, silent=150, half=50, streams=40, never_reading=30):
+        metronome.follow(ran.process.pid)
         began = time.monotonic()
         while time.monotonic() - began < 5.0:
             for path in ("/metrics", "/-/healthy"):
