@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.panels import (
@@ -29,7 +31,7 @@ _MISSED = (
     f"rate(overlap_source_reads_total{{{_N}}}[$__rate_interval])\n)"
 )
 AGE = Look("s", 0, decimals=1, steps=((None, GREEN), (10, YELLOW), (60, RED)))
-LATE = Look("percentunit", 0, 1, 2, ((None, GREEN), (0.02, YELLOW), (0.1, RED)))
+LATE = Look("percentunit", 0, 1, decimals=2, steps=((None, GREEN), (0.02, YELLOW), (0.1, RED)))
 ANY = Look("short", 0, steps=((None, GREEN), (1, ORANGE)))
 
 
@@ -110,11 +112,11 @@ def exporter() -> dashboard.Dashboard:
          Query(_MISSED, ref="E"),
          Query(f"sum by ({_BY}) (increase(overlap_source_errors_total{{{_N}}}[$__range]))", ref="F"),
          Query(f"max by ({_BY}) (overlap_source_restarts_total{{{_N}}})", ref="G")],
-        [Column("instance", "Node", TEXT, width=200, url=_NODE_URL), Column("source", "Source", TEXT, width=90),
+        [Column("instance", "Node", TEXT, url=_NODE_URL), Column("source", "Source", TEXT, width=90),
          Column("Value #A", "State", UP, "color", 80), Column("Value #B", "Age", AGE, "colortext", 90),
          Column("Value #C", "Interval", Look("s"), width=90),
          Column("Value #D", "Reads a second", Look("short", decimals=1), width=130),
-         Column("Value #E", "Missed", LATE, "gauge"), Column("Value #F", "Errors", Look("short", decimals=0), width=90),
+         Column("Value #E", "Missed", LATE, "gauge", 220), Column("Value #F", "Errors", Look("short", decimals=0), width=90),
          Column("Value #G", "Restarts", Look("short", decimals=0), width=90)],
         (24, 10), ("Node", False)))  # fmt: skip
 
@@ -124,7 +126,7 @@ def exporter() -> dashboard.Dashboard:
             "Share of the reads that were due and left out: the node is short of CPU time, or a device is slow. Above a "
             "tenth an alert fires.",
             [Query(f"max by (source) ({_MISSED})", "{{source}}")],
-            LATE,
+            replace(LATE, most=None, at_least=0.1),
         )
     )
     d.with_panel(

@@ -8,6 +8,7 @@ from dashboards.panels import (
     EXPOSED,
     GREEN,
     HEALTH,
+    LOSS,
     NAMES,
     ORANGE,
     RED,
@@ -19,6 +20,7 @@ from dashboards.panels import (
     Look,
     Query,
     bars,
+    dashed,
     grid,
     lines,
     number,
@@ -27,7 +29,7 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.variables import cluster, instance, page
-from dashboards.words import runbook_link, with_runbook
+from dashboards.words import PHASES, runbook_link, with_runbook
 
 _C = 'cluster=~"$cluster"'
 _N = f'{_C},instance=~"$instance"'
@@ -114,15 +116,18 @@ def fleet() -> dashboard.Dashboard:
         [Column("workload", "Job", TEXT, width=200, url=_JOB_URL), Column("Value #A", "Exposed", EXPOSED, "gauge"),
          Column("Value #B", "Health", HEALTH, "gauge"), Column("Value #C", "GPUs lost", Look("short", decimals=1), width=90),
          Column("Value #D", "GPUs", Look("short"), width=70), Column("Value #E", "Nodes", Look("short"), width=70)],
-        (12, 9), ("Exposed", True)))  # fmt: skip
+        (12, 12), ("Exposed", True)))  # fmt: skip
     d.with_panel(
-        bars(
-            "GPU-hours lost today, and to what",
-            "GPU-hours since midnight: exposed communication (network), stalls (input or storage), waits (stragglers, "
-            "pipeline bubbles).",
-            [Query(f"sum by (phase) (sum_over_time({_PHASES}{{{_C},{_LOST}}}[$__range:1m])) / 60", "{{phase}}")],
-            Look("h", 0, decimals=1, steps=((None, ORANGE),)),
-            (12, 4),
+        painted(
+            bars(
+                "GPU-hours lost today, and to what",
+                "GPU-hours since midnight: exposed communication (network), stalls (input or storage), waits (stragglers, "
+                "pipeline bubbles).",
+                [Query(f"sum by (phase) (sum_over_time({_PHASES}{{{_C},{_LOST}}}[$__range:1m])) / 60", "{{phase}}")],
+                Look("h", 0, decimals=1),
+                (12, 4),
+            ),
+            {phase: PHASES[phase] for phase in ("exposed", "stall", "wait")},
         ).time_from("now/d")
     )
     d.with_panel(
@@ -135,7 +140,7 @@ def fleet() -> dashboard.Dashboard:
                 Column("Value", "GPUs or nodes", Look("short"), width=130),
                 Column("runbook", "Runbook", RUNBOOK, width=170, url=runbook_link()),
             ],
-            (12, 5),
+            (12, 8),
             ("GPUs or nodes", True),
         )
     )
@@ -162,7 +167,7 @@ def fleet() -> dashboard.Dashboard:
                     "{{workload}}",
                 )
             ],
-            EXPOSED,
+            LOSS,
         )
     )
 
@@ -219,14 +224,17 @@ def fleet() -> dashboard.Dashboard:
         )
     )
     d.with_panel(
-        lines(
-            "RDMA traffic",
-            "Bits per second of all RDMA ports, both directions.",
-            [
-                Query(f"8 * sum(rate(overlap_rdma_transmit_bytes_total{{{_N}}}[$__rate_interval]))", "sent"),
-                Query(f"8 * sum(rate(overlap_rdma_receive_bytes_total{{{_N}}}[$__rate_interval]))", "received", "B"),
-            ],
-            Look("bps", 0),
+        dashed(
+            lines(
+                "RDMA traffic",
+                "Bits per second of all RDMA ports, both directions.",
+                [
+                    Query(f"8 * sum(rate(overlap_rdma_transmit_bytes_total{{{_N}}}[$__rate_interval]))", "sent"),
+                    Query(f"8 * sum(rate(overlap_rdma_receive_bytes_total{{{_N}}}[$__rate_interval]))", "received", "B"),
+                ],
+                Look("bps", 0),
+            ),
+            "received",
         )
     )
     return d

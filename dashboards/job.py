@@ -13,6 +13,7 @@ from dashboards.panels import (
     GREEN,
     GREY,
     HEALTH,
+    LOSS,
     LOST,
     NAMES,
     ORANGE,
@@ -155,9 +156,9 @@ def job() -> dashboard.Dashboard:
     )
     d.with_panel(
         number(
-            "Tensor activity",
-            "Upper bound of MFU: share of cycles in which tensor cores worked, where the board tells it (Hopper and "
-            "later). Model FLOPs utilisation cannot be higher.",
+            "Upper bound of MFU",
+            "Tensor activity: share of cycles in which tensor cores worked, where the board tells it (Hopper and later). "
+            "Model FLOPs utilisation cannot be higher.",
             Query(f"avg({_mine(_TENSOR)})"),
             PLAIN,
             (3, 4),
@@ -195,7 +196,7 @@ def job() -> dashboard.Dashboard:
                 "Exposed, stall and wait",
                 "What the job loses of its running time: to the network, to input or storage, to stragglers and bubbles.",
                 [Query(_share(phase), phase, ref) for phase, ref in (("exposed", "A"), ("stall", "B"), ("wait", "C"))],
-                SHARE,
+                LOSS,
                 stacked=True,
             ),
             PHASES,
@@ -204,8 +205,9 @@ def job() -> dashboard.Dashboard:
     d.with_panel(
         lines(
             "Health of each node",
-            "Share of the communication time that each node hides.",
-            [Query(f"instance_workload:overlap_health:ratio_rate5m{{{_J}}}", "{{instance}}")],
+            "Share of the communication time that each node hides, and the whole job.",
+            [Query(f"instance_workload:overlap_health:ratio_rate5m{{{_J}}}", "{{instance}}"),
+             Query(f"workload:overlap_health:ratio_rate5m{{{_J}}}", "whole job", "B")],
             HEALTH,
         )
     )
@@ -214,7 +216,7 @@ def job() -> dashboard.Dashboard:
             "Exposed share of each node",
             "Nodes of a synchronous job lose alike; one that loses more is the reason or has a worse link.",
             [Query(f"instance_workload:overlap_exposed:ratio_rate5m{{{_J}}}", "{{instance}}")],
-            EXPOSED,
+            LOSS,
         )
     )
     d.with_panel(
@@ -223,7 +225,7 @@ def job() -> dashboard.Dashboard:
             "On each node, the wait of the GPU that waits least. One low line among high ones is the node that all others "
             "wait for.",
             [Query(f"instance_workload:overlap_wait_least:ratio_rate5m{{{_J}}}", "{{instance}}")],
-            SHARE,
+            LOSS,
         )
     )
     d.with_panel(

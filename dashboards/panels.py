@@ -45,6 +45,7 @@ GREEN, YELLOW, ORANGE, RED, BLUE, GREY = "#56a64b", "#f2cc0c", "#e0752d", "#e02f
 
 AnyPanel = timeseries.Panel | stat.Panel | table.Panel | statetimeline.Panel | bargauge.Panel
 P = TypeVar("P", timeseries.Panel, stat.Panel, table.Panel, statetimeline.Panel, bargauge.Panel)
+Drawn = TypeVar("Drawn", timeseries.Panel, bargauge.Panel)
 Steps = Sequence[tuple[float | None, str]]
 
 
@@ -61,11 +62,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How the values of a panel are read: unit, scale, thresholds (worst last or first), words for numbers."""
+    """How the values of a panel are read: unit, scale, thresholds (worst last or first), words for numbers.
+
+    most: the end of the scale; at_least: where it ends while no value lies higher, so that small ones can be told apart.
+    """
 
     unit: str = "short"
     least: float | None = None
     most: float | None = None
+    at_least: float | None = None
     decimals: int | None = None
     steps: Steps = ((None, GREY),)
     mappings: Sequence[ValueMapping] = ()
@@ -76,10 +81,12 @@ def titles(texts: Mapping[str, str]) -> Sequence[ValueMapping]:
     return (ValueMap({key: ValueMappingResult(text=text, index=n) for n, (key, text) in enumerate(texts.items())}),)
 
 
-SHARE = Look("percentunit", 0, 1, 1)
+SHARE = Look("percentunit", 0, 1, decimals=1)
 HEALTH = replace(SHARE, steps=((None, RED), (0.3, YELLOW), (0.8, GREEN)))
 EXPOSED = replace(SHARE, steps=((None, GREEN), (0.05, YELLOW), (0.15, ORANGE), (0.3, RED)))
 LOST = replace(SHARE, steps=((None, GREEN), (0.1, YELLOW), (0.2, ORANGE)))
+# Over time: a twentieth matters, and must not be a line at the bottom.
+LOSS = replace(EXPOSED, most=None, at_least=0.2)
 
 
 def words(texts: Mapping[int, tuple[str, str]]) -> Sequence[ValueMapping]:
@@ -139,6 +146,8 @@ def lines(title: str, text: str, queries: Sequence[Query], look: Look = SHARE, s
     panel = _dressed(timeseries.Panel(), title, text, queries, look, size)
     panel.line_width(1 if stacked else 2).fill_opacity(60 if stacked else 0).show_points(c.VisibilityMode.NEVER)
     panel.color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC))
+    if look.at_least is not None:
+        panel.axis_soft_max(look.at_least)
     if stacked:
         panel.stacking(common.StackingConfig().mode(c.StackingMode.NORMAL).group("A"))
     legend = common.VizLegendOptions().show_legend(True).placement(c.LegendPlacement.BOTTOM).calcs([])
@@ -227,10 +236,17 @@ def prose(title: str, text: str, content: str, size: tuple[int, int]) -> text_pa
     return panel.mode(TextMode.MARKDOWN)
 
 
-def painted(panel: timeseries.Panel, colors: Mapping[str, str]) -> timeseries.Panel:
+def painted(panel: Drawn, colors: Mapping[str, str]) -> Drawn:
     """Series by name in fixed colours."""
     for name, color in colors.items():
         panel.override_by_name(name, [DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})])
+    return panel
+
+
+def dashed(panel: timeseries.Panel, *names: str) -> timeseries.Panel:
+    """Series by name as dashed lines: two that lie on each other are still two."""
+    for name in names:
+        panel.override_by_name(name, [DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [12, 8]})])
     return panel
 
 

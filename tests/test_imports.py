@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,38 @@ def test_gpu_and_network_sources_know_nothing_of_each_other() -> None:
     for module in DEVICES.split():
         others = imports(module) & set(DEVICES.split())
         assert others <= (gpu | shared if module in gpu else set(DEVICES.split()) - gpu), module
+
+
+# Folders beside the package, which imports none of them -> what of the project they may import, and their own packages.
+BESIDE = {
+    "dashboards": ("dashboards deploy.prometheus exporter.metrics exporter.quantities exporter.meanings",
+                   "grafana_foundation_sdk"),
+    "deploy/prometheus": ("deploy.prometheus", ""),
+}  # fmt: skip
+OURS = ("exporter", "deploy", "dashboards", "docs", "tests", "benchmarks")
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of the modules that a file imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+@pytest.mark.parametrize("folder", BESIDE)
+def test_dashboards_and_rules_know_names_and_words_and_nothing_that_reads_or_judges(folder: str) -> None:
+    allowed, packages = BESIDE[folder]
+    files = sorted((ROOT.parent / folder).glob("*.py"))
+    assert len(files) > 3
+    for file in files:
+        for name in imported(file):
+            first = name.split(".")[0]
+            if first in OURS:
+                assert any(name == a or name.startswith(f"{a}.") for a in allowed.split()), f"{file.name}: {name}"
+            else:
+                assert first in sys.stdlib_module_names or first in packages.split(), f"{file.name}: {name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_package_stands_without_the_folders_beside_it(module: str) -> None:
+    assert not {name.split(".")[0] for name in imported(MODULES[module])} & ({*OURS, "grafana_foundation_sdk"} - {"exporter"})
