@@ -29,7 +29,7 @@ SLOW_EVERY_S = 5
 BOOKED_BACK_S = 16  # a second is booked when it is known whether it belongs to an idle run of 15 s
 _LEAD_S = IDLE_RUN_S + 2.5  # before the window: the begin of an idle run, and the lag of the sensor
 _CATCH_UP_S = 120  # after a longer silence the seconds between are unknown
-_BYTES_TEST_S = 15.0
+_BYTES_TEST_S, _VOLLEYS_S = 15.0, 60.0  # volleys are rare
 _LEARN_EVERY_S = 4
 _SETTLED_TURNS = 3  # of these, from one look at a step period that stays the same to the next
 _STALE = 0.05  # of the polls before a refresh: the counter is about as slow as the polls
@@ -94,7 +94,11 @@ class Analyzer:
     def refresh(self) -> tuple[SensorRefresh, ...]:
         """How often the sensors of power and the counters of bytes really take a new value, as far as seen."""
         kinds = {d.id: d.kind for d in self._inventory.devices}
-        power = [SensorRefresh("gpu", g, "power", m.refresh_s) for g, m in self._memories.items() if m.refresh_s > 0]
+        power = [
+            SensorRefresh("gpu", gpu.id, "power", memory.refresh_s, memory.believed(gpu).window_s)
+            for gpu in self._inventory.of_kind("gpu")
+            if (memory := self._memories.get(gpu.id)) is not None and memory.refresh_s > 0
+        ]
         seen = {d: c.refresh_s for d, c in self._counters.items() if c.refresh_s > 0}
         return (*power, *(SensorRefresh(kinds.get(d, "gpu"), d, "bytes", s) for d, s in seen.items()))
 
@@ -128,15 +132,23 @@ class Analyzer:
         linked = list(dict.fromkeys((link.device_id, link.path) for link in inventory.links))
         for device_id, path in linked[turn::_LEARN_EVERY_S]:
             key = "nvlink_receive_bytes_total" if path == "nvlink" else "receive_bytes_total"
-            t, total = series.series(f"{device_id}/{key}", t_s - _BYTES_TEST_S, t_s)
+            t, total = series.series(f"{device_id}/{key}", t_s - _VOLLEYS_S, t_s)
             known = ~np.isnan(total)
             t, total = t[known], total[known]
-            before = self._counters.get(device_id) or Counter(known_refresh(devices.get(device_id)))
-            refresh_s = sensor.counter_refresh(t, total, rates.poll_interval(t))
-            stale = sensor.stale_share(t, total, floor_of(devices.get(device_id), path))
+            interval_s, told_s = rates.poll_interval(t), known_refresh(devices.get(device_id))
+            before = self._counters.get(device_id) or Counter(told_s)
+            close_s = sensor.volley_refresh(t, total, interval_s) if math.isnan(told_s) else math.nan
+            if math.isnan(close_s) and math.isnan(told_s):
+                close_s = before.close_s
+            late = int(np.searchsorted(t, t_s - _BYTES_TEST_S, side="right"))
+            t, total = t[late:], total[late:]
+            refresh_s = sensor.counter_refresh(t, total, interval_s) if math.isnan(close_s) else close_s
+            polls = rates.thin(t, interval_s)
+            stale = sensor.stale_share(t[polls], total[polls], floor_of(devices.get(device_id), path))
             self._counters[device_id] = Counter(
                 before.refresh_s if math.isnan(refresh_s) else refresh_s,
                 before.stale if math.isnan(stale) else stale >= _STALE,
+                close_s,
             )
 
     def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:

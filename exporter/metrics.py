@@ -160,6 +160,12 @@ def _refresh(x: Labelled) -> Iterator[Row]:
         yield (r.kind, x.public_id(r.kind, r.id), r.quantity), r.refresh_s
 
 
+def _averaging(x: Labelled) -> Iterator[Row]:
+    for r in x.snapshot.refresh:
+        if r.window_s is not None:
+            yield (r.kind, x.public_id(r.kind, r.id), r.quantity), r.window_s
+
+
 def _quarantined(x: Labelled) -> Iterator[Row]:
     for q in x.snapshot.quarantined:
         if q.reason is not None:
@@ -204,6 +210,8 @@ _DEVICES = (
            "1 while a cause is active, absent otherwise; findings on the node have no gpu and uuid."),
     family("overlap_sensor_refresh_seconds", "gauge", "kind id quantity", _refresh,
            "How often a sensor really takes a new value, as seen in its readings."),
+    family("overlap_sensor_window_seconds", "gauge", "kind id quantity", _averaging,
+           "Over how long a reading of power averages: as known of the sensor, unless its readings prove it wrong."),
     family("overlap_device_quarantined", "gauge", "kind id reason", _quarantined,
            "1 while a device is left alone after a hang or crash."),
 )

@@ -284,12 +284,16 @@ ANALYSIS_DURATION_BOUNDS_S = (1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 1e-1, 3e-1, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class SensorRefresh:
-    """How often a sensor really takes a new value, as seen in its readings; quantity is power or bytes."""
+    """How often a sensor really takes a new value, as seen in its readings; quantity is power or bytes.
+
+    window_s: over how long a value of power averages: as is known of the sensor, unless its readings prove it wrong.
+    """
 
     kind: str
     id: str
     quantity: str
     refresh_s: float
+    window_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

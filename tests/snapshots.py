@@ -287,7 +287,7 @@ def snapshot(gpus: int = GPUS, ports: int = 8, nics: int = 9, **changes: object)
         transport="rdma" if ports else "unknown",
         sources=tuple(health(s.name) for s in there.sources),
         refresh=(
-            *(SensorRefresh("gpu", f"GPU-{i}", "power", 0.1) for i in range(gpus)),
+            *(SensorRefresh("gpu", f"GPU-{i}", "power", 0.1, 0.025) for i in range(gpus)),
             *(SensorRefresh("rdma_port", f"mlx5_{i}/1", "bytes", 0.02) for i in range(ports)),
         ),
         processes=(

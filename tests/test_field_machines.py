@@ -107,6 +107,26 @@ def test_a_byte_counter_that_is_too_slow_for_the_job_is_named_with_its_refresh(
     assert measured == {f"bnxt_re{k}/1": pytest.approx(1.0, rel=0.2) for k in range(2)}
 
 
+@pytest.mark.parametrize(("name", "sensor", "refresh_s", "window_s"), [
+    ("v100_shared", None, 0.1, 0.01), ("h100_infiniband", None, 0.1, 0.025), ("a10_average", None, 0.1, 1.0),
+    ("h100_infiniband", (1.0, 0.1, 0.0), 0.1, 1.0), ("h100_infiniband", (0.5, 0.5, 0.0), 0.5, 0.5),
+])  # fmt: skip
+def test_refresh_and_averaging_of_the_power_sensor_are_found_in_its_readings_whatever_its_table_says(
+    name: str, sensor: tuple[float, float, float] | None, refresh_s: float, window_s: float, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    machine = field_machine(name)
+    board = replace(machine.boards[0], wave=replace(machine.boards[0].wave, compute_s=4.0, communication_s=3.0), noise=2.0)
+    boards = (board if sensor is None else replace(board, instant=sensor),)
+    one = replace(machine, boards=boards, gpu_paths=machine.gpu_paths[:1], ports=machine.ports[:1])
+    with played(one, tmp_path, monkeypatch) as play:
+        play.open(network_hertz=10.0)
+        play.run(45.0)
+        (power,) = [r for r in play.session.analyzer.refresh if r.quantity == "power"]
+    assert power.refresh_s == pytest.approx(refresh_s, rel=0.2)  # polled at 10 Hz, a faster sensor shows 0.1 s
+    assert power.window_s == pytest.approx(window_s, rel=0.2)
+
+
 @pytest.mark.parametrize(("name", "period_s", "state"), [
     ("a10_average", 2.0, "unobservable"), ("a10_average", 3.0, "unobservable"), ("a10_average", 8.0, "serialized"),
     ("bnxt_old", 2.0, "unobservable"), ("bnxt_old", 8.0, "serialized"), ("bnxt_old", 20.0, "serialized"),

@@ -279,6 +279,7 @@ def test_quarantine_and_refresh_name_a_gpu_by_uuid_and_a_port_by_device_and_port
     )
     assert set(values(full, "overlap_device_quarantined")) == {("gpu", UUID.format(7), "hang"), ("nic", "eth0", "hang")}
     assert values(full, "overlap_sensor_refresh_seconds")["rdma_port", "mlx5_0/1", "bytes"] == 0.02
+    assert values(full, "overlap_sensor_window_seconds") == {("gpu", UUID.format(i), "power"): 0.025 for i in range(8)}
 
 
 def sourced(*sources, quarantined=(), planned=None) -> Snapshot:
