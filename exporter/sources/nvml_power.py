@@ -47,7 +47,7 @@ class PowerSource:
 
 
 # architecture (up to and with), compute capability: refresh, averaging window [s] of the momentary reading
-_MOMENTARY: tuple[tuple[float, tuple[int, int] | None, float, float], ...] = (
+MOMENTARY: tuple[tuple[float, tuple[int, int] | None, float, float], ...] = (
     (5, None, 0.020, 0.010),  # Pascal, Volta
     (TURING, None, 0.100, 0.100),
     (AMPERE, GA100, 0.100, 0.025),  # looks for 25 ms and is blind for 75
@@ -71,7 +71,7 @@ def momentary_timing(board: Board) -> tuple[float, float]:
         return _UNKNOWN_TIMING
     return next(
         (refresh_s, window_s)
-        for last, capability, refresh_s, window_s in _MOMENTARY
+        for last, capability, refresh_s, window_s in MOMENTARY
         if board.architecture <= last and capability in (None, board.compute_capability)
     )
 
