@@ -18,6 +18,7 @@ import pytest
 
 from exporter import __version__
 from tests.end_to_end.processes import eventually
+from tests.tools import require
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parent.parent.parent
@@ -141,15 +142,38 @@ def lives(command: Path, folder: Path) -> None:
         assert process.wait(10) == 0, log.read_text()
 
 
-def test_pipx_installs_the_wheel_into_a_clean_environment(released: dict[str, Path], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pipx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pipx in an environment of its own."""
+    tools = tmp_path_factory.mktemp("pipx") / "tools"
     uv = [sys.executable, "-m", "uv", "--quiet"]
-    tools = tmp_path / "tools" / "bin"
-    for command in (["venv", str(tools.parent)], ["pip", "install", "--python", str(tools / "python"), "pipx"]):
-        subprocess.run([*uv, *command], check=True, cwd=tmp_path)
+    for command in (["venv", str(tools)], ["pip", "install", "--python", str(tools / "bin" / "python"), "pipx"]):
+        subprocess.run([*uv, *command], check=True, cwd=tools.parent)
+    return tools / "bin" / "pipx"
+
+
+def committed(tree: Path, folder: Path) -> str:
+    """The address of a bare Git repository whose one commit is the tree."""
+    bare = folder / "overlap-exporter.git"
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.invalid", f"--git-dir={bare}", f"--work-tree={tree}"]
+    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", str(bare)], check=True)
+    for command in (["add", "--all"], ["commit", "--quiet", "--message=All there is"]):
+        subprocess.run([*git, *command], check=True, cwd=tree)
+    return f"git+file://{bare}"
+
+
+@pytest.mark.parametrize("way", ["wheel", "git"])
+def test_pipx_installs_it_into_a_clean_environment(
+    way: str, tree: Path, released: dict[str, Path], pipx: Path, tmp_path: Path
+) -> None:
+    if way == "git":
+        require("git")
+    what = str(released[".whl"]) if way == "wheel" else committed(tree, tmp_path)
     environment = {**os.environ, "PIPX_HOME": str(tmp_path / "opt"), "PIPX_BIN_DIR": str(tmp_path / "bin"),
-                   "PIPX_MAN_DIR": str(tmp_path / "man")}  # fmt: skip
-    done = subprocess.run([tools / "pipx", "install", str(released[".whl"])], capture_output=True, text=True,
-                          env=environment, cwd=tmp_path)  # fmt: skip
+                   "PIPX_MAN_DIR": str(tmp_path / "man"), "PIPX_SHARED_LIBS": str(pipx.parent.parent / "shared")}  # fmt: skip
+    done = subprocess.run([pipx, "install", what], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = subprocess.run([tmp_path / "bin" / "overlap-exporter", "--version"], capture_output=True, text=True, check=True)
     assert told.stdout == f"overlap-exporter {__version__}\n"
+    page = next((tmp_path / "opt").rglob("site-packages/exporter/page/index.html"))
+    assert page.read_bytes() == (ROOT / "exporter" / "page" / "index.html").read_bytes(), "what is no Python comes along"
