@@ -1,7 +1,7 @@
 """The work of a reader: opens its devices, reads each lane at its deadlines, deals with devices that fail.
 
 `reader.py` makes one per process and starts its crew of threads. All lanes are read by one thread in the order of the
-inventory, and what one tick gave is one write.
+inventory, and what one tick gave is one write; the reads of a pair go together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from exporter.model import SourceStatus
 from exporter.reader_crew import Crew, Worker
 from exporter.reader_ledger import Ledger
 from exporter.reader_outlet import Outlet, Reading
-from exporter.reader_turns import Turn
+from exporter.reader_turns import EARLY_S, Turn
 from exporter.sources import (
     KEEP,
     QUARANTINE,
@@ -37,7 +37,7 @@ REDISCOVER_SOON_S = 1.0
 LONGEST_BACK_OFF_S = 30.0
 STATUS_S = 1.0
 EXIT_RESTART = 3  # the library no longer fits the driver
-_EARLY_S = 0.0005  # deadlines this close are met in the same tick
+_HELD_S = 0.15  # so long a reading may wait for those that follow it closely, and go with them
 
 Settings = GpuSettings | NetSettings
 
@@ -122,7 +122,7 @@ class Rounds:
             return None
         if self._ledger.lost and now_s >= self._retry_at_s and not self._retry_lost(me):
             return None
-        for turn in [t for t in self._turns.values() if not t.held and t.due_mono_s <= now_s + _EARLY_S]:
+        for turn in [t for t in self._turns.values() if not t.held and t.due_mono_s <= now_s + EARLY_S]:
             if self.crew.ending or turn.lane.source.name not in self._turns:
                 continue  # its device was lost earlier in this tick
             mine, error = self._read(me, turn)
@@ -137,7 +137,7 @@ class Rounds:
         """Read one lane; False where another thread has taken over meanwhile."""
         lane, error, values = turn.lane, None, None
         before_s = self._clock.mono_s()
-        turn.take(before_s + _EARLY_S)
+        turn.take(before_s)
         me.turn = turn
         self.crew.touch(me, lane.device_kind, lane.device_id, before_s)
         try:
@@ -166,8 +166,8 @@ class Rounds:
 
     def _flush(self, now_s: float) -> None:
         """Send what this tick gave, in one write; once a second, how the sources do."""
-        readings, self._pending = self._pending, []
-        if readings:
+        if self._pending and (now_s - self._pending[0].mono_s > _HELD_S or not any(t.amid for t in self._turns.values())):
+            readings, self._pending = self._pending, []
             for reading in readings:
                 if not self._ledger.knows(reading.source):
                     self._ledger.inventory(self._sources())  # a lane has grown a channel

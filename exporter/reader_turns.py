@@ -1,4 +1,4 @@
-"""When a lane is read: its deadlines, how late it was, how far it backs off, and what there is to say about it.
+"""When a lane is read: its deadlines, in pairs too, how late it was, how far it backs off, and what there is to say about it.
 
 `reader_rounds.py` asks a Turn for its deadline, reads the lane and hands back how that went. Nothing here touches a device or a
 clock: time is an argument.
@@ -10,20 +10,29 @@ import math
 from collections import deque
 
 from exporter.model import SourceStatus
-from exporter.sources import Lane
+from exporter.sources import Lane, Plan, PlannedLane
 
 SHARE = 0.02  # a monitor never takes more of a device's time than this
 _CHEAP_SHARE = SHARE / 4  # below it the interval halves again: after that the share is still half the bound
 _READS = 10  # reads that a change of interval is decided on; their median is blind to a few preempted ones
 _LONGEST_FACTOR = 16
+# How often a counter takes a new value does not show in pairs: now and then one read follows another for a while.
+VOLLEY_READS = 24
+_VOLLEY_EACH_S, _FIRST_VOLLEY_S = 15.0, 2.0
+_VOLLEY_APART_S, _VOLLEY_PLACES = 0.12, 64  # devices have neighbouring names, and their volleys follow each other
+_VOLLEY_SHARE = 0.2  # of the device's time in a volley, at most
+EARLY_S = 0.0005  # deadlines this close are met in the same tick
 
 
 class Turn:
     """One lane's place in the round.
 
     Deadlines are start + k * interval and do not drift; those that pass while somebody is late are skipped and counted.
-    When the median read takes more than SHARE of the interval, the interval doubles, at most to sixteen times the planned
-    one; it halves again when reads have become cheap.
+    When reads take more than SHARE of a device's time, by their median, the interval doubles, at most to sixteen times the
+    planned one; it halves again when reads have become cheap.
+
+    A second read of a pair, and the reads of a volley, come a few milliseconds after the read before, wherever that was:
+    what counts is how far apart they are. They are no deadlines, and cannot be missed.
     """
 
     def __init__(self, lane: Lane, phase_mono_s: float, now_mono_s: float) -> None:
@@ -38,6 +47,10 @@ class Turn:
         self._start_s = phase_mono_s + passed * self.interval_s
         self._k = 0
         self.due_mono_s = self._start_s  # the deadline that comes next (or has passed)
+        self._again = 0  # reads that are still to follow the last one closely
+        place = sum(lane.source.name.encode()) % _VOLLEY_PLACES
+        self._volley_at_s = now_mono_s + _FIRST_VOLLEY_S + place * _VOLLEY_APART_S
+        self._plan = self._planned(lane)
         self._durations_s: deque[float] = deque(maxlen=_READS)
         self._backed_off = False
         self._errors_before: dict[str, int] = {}
@@ -49,39 +62,80 @@ class Turn:
         assert interval_s is not None
         return interval_s
 
+    @staticmethod
+    def _planned(lane: Lane) -> Plan:
+        return lane.plan if isinstance(lane, PlannedLane) else Plan(1.0)
+
+    @property
+    def amid(self) -> bool:
+        """Whether the next read follows the last one within milliseconds, so that both can be sent together."""
+        return self._again > 0 and not self.held
+
     def take(self, now_mono_s: float) -> None:
         """The deadline is being met now; the next one is the first after now, in the phase of the start."""
+        if self._again:
+            self._again -= 1
+        else:
+            self._meet(now_mono_s)
+            if self._plan.pair_s:
+                self._follow_up(now_mono_s)
+        if self._again:
+            self.due_mono_s = now_mono_s + self._plan.pair_s
+        else:
+            self.due_mono_s = self._start_s + self._k * self.interval_s
+
+    def _follow_up(self, now_mono_s: float) -> None:
+        """How many reads are to follow closely."""
+        if now_mono_s >= self._volley_at_s:
+            self._volley_at_s = now_mono_s + _VOLLEY_EACH_S
+            if self._median_s() <= _VOLLEY_SHARE * self._plan.pair_s and not self._backed_off:
+                self._again = VOLLEY_READS - 1
+                self._k += math.floor(self._again * self._plan.pair_s / self.interval_s)  # deadlines within it
+                return
+        self._again = int(self._k % self._every() == 0)
+
+    def _every(self) -> int:
+        """Of the deadlines in force, each so many-th is a pair: backing off keeps pairs as long as it can."""
+        return max(1, round(self._plan.every * self._planned_s(self.lane) / self.interval_s))
+
+    def _meet(self, now_mono_s: float) -> None:
+        now_mono_s += EARLY_S
         if now_mono_s < self.due_mono_s + self.interval_s:  # nearly always
             self._k += 1
         else:
             passed = math.floor((now_mono_s - self._start_s) / self.interval_s + 1e-9)
             self.missed_ticks += max(0, passed - self._k)
             self._k = max(passed, self._k) + 1
-        self.due_mono_s = self._start_s + self._k * self.interval_s
 
     def pass_by(self, now_mono_s: float) -> None:
         """Nobody may read the lane now (a thread is stuck in it): the deadlines that have passed are missed ones."""
         passed = math.floor((now_mono_s - self._start_s) / self.interval_s + 1e-9)
         self.missed_ticks += max(0, passed + 1 - self._k)
         self._k = max(passed + 1, self._k)
+        self._again = 0
         self.due_mono_s = self._start_s + self._k * self.interval_s
 
     def read_took(self, duration_s: float) -> None:
         """A read came back after this long: back off, or come closer again."""
         self._durations_s.append(duration_s)
-        if len(self._durations_s) < _READS or (duration_s <= SHARE * self.interval_s and not self._backed_off):
+        reads = 1.0 + (1.0 / self._every() if self._plan.pair_s else 0.0)  # for each deadline
+        if len(self._durations_s) < _READS or (reads * duration_s <= SHARE * self.interval_s and not self._backed_off):
             return  # a cheap read is no reason to back off, and there is nothing to come back from
         planned_s = self._planned_s(self.lane)
-        share = sorted(self._durations_s)[_READS // 2] / self.interval_s
+        share = reads * self._median_s() / self.interval_s
         if share > SHARE and self.interval_s < _LONGEST_FACTOR * planned_s:
             self._change_interval(self.interval_s * 2)
         elif share < _CHEAP_SHARE and self.interval_s > planned_s:
             self._change_interval(max(planned_s, self.interval_s / 2))
 
+    def _median_s(self) -> float:
+        return sorted(self._durations_s)[len(self._durations_s) // 2] if self._durations_s else math.inf
+
     def _change_interval(self, interval_s: float) -> None:
         """The new deadlines go on from the one met last."""
-        self._start_s = self.due_mono_s - self.interval_s
+        self._start_s += (self._k - 1) * self.interval_s
         self._k = 1
+        self._again = 0
         self.interval_s = interval_s
         self._backed_off = interval_s > self._planned_s(self.lane)
         self.due_mono_s = self._start_s + self.interval_s
@@ -92,6 +146,7 @@ class Turn:
         self._errors_before = self.errors()
         self.lane.close()
         self.lane = lane
+        self._plan = self._planned(lane)
         self._backed_off = self.interval_s > self._planned_s(lane)
         self.held = False
 

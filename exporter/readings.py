@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from exporter.model import PATHS, Device, Inventory, Series
 from exporter.signals import alignment, levels, rates
+from exporter.signals.sensor import SLOW_COUNTER
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -35,10 +36,14 @@ class Sensor:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """What is known of a device's byte counter: refresh, seconds (NaN: not seen), and whether polls come before it."""
+    """What is known of a device's byte counter: refresh, seconds (NaN: not seen), and whether polls come before it.
+
+    close_s: the refresh as volleys of close reads show it, which polls and pairs do not.
+    """
 
     refresh_s: float = math.nan
     stale: bool = False
+    close_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,8 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         done, unknown = rates.flow(t, sent, received, longest_s)
         slow = counter.stale or slow_s > interval_s
         pairs = np.empty(0, dtype=np.intp) if slow else rates.pairs(t, interval_s)
+        if len(pairs) and counter.close_s > SLOW_COUNTER * float(np.median(t[pairs + 1] - t[pairs])):
+            pairs = pairs[:0]  # the counter stands still in some pairs and jumps in others
         device = devices.get(device_id)
         line = math.nan if device is None or path == "nvlink" else device.rate_bytes_per_s or math.nan
         flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), floor_of(device, path), line, pairs)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from exporter.channels import increase, latest
 from exporter.model import Device, Evidence, Series
+from exporter.signals.rates import poll_interval, thin
 
 WINDOW_S = 60.0
 STATE_AGE_S = 30.0  # port states and rates are read each fifth second
@@ -169,8 +170,8 @@ _FILL_MOST = 0.2
 _SCATTER_MOST = 0.35
 _IN_STRETCHES_LEAST = 0.7  # share of all bytes: in stretches of three blocks and more without a pause
 _BLOCKS_LEAST = 10
-_POLL_MOST_S = 0.03  # slower reads smooth everything
-_BLOCK_S = 0.04  # counters refresh every 10 ms or so: two reads together
+_POLL_MOST_S = 0.045  # slower reads smooth everything
+_BLOCK_S = 0.04  # counters may refresh every 10 ms or so: close reads together
 _CRUMBS_WINDOW_S = 20.0  # dozens of steps; a longer look costs more and shows the same
 
 
@@ -182,6 +183,8 @@ def crumbs(series: Series, port: Device, t_s: float) -> tuple[Evidence, ...] | N
     t, sent = t[known], sent[known]
     if line is None or len(t) < _CRUMBS_WINDOW_S / 2 / _POLL_MOST_S:
         return None
+    polls = thin(t, poll_interval(t))
+    t, sent = t[polls], sent[polls]
     poll_s = float(np.median(np.diff(t)))
     every = max(1, round(_BLOCK_S / poll_s))
     t, sent = t[::every], sent[::every]

@@ -50,7 +50,7 @@ RULES = {
     SIGNALS: "",
     JUDGING: "model signals",
     "transport carriers": "model signals channels",
-    "diagnosis rules symptoms": "model channels",
+    "diagnosis rules symptoms": "model channels signals/rates",
     "sources": "model",
     DEVICES: "model quantities clock sources",
     SIMULATION: "model quantities sources",

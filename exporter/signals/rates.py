@@ -16,7 +16,8 @@ Array = NDArray[np.float64]
 SYMMETRY_SPAN_S = 2.0  # collectives of real jobs send and receive in turns; over two seconds they are balanced
 _SYMMETRY_FROM, _SYMMETRY_FULL = 0.5, 0.7  # ratio of the directions: below the first one-way, above the second balanced
 _ACK_SHARE = 0.02  # what a one-way flow sends back: acknowledgements and read requests are not a collective
-PAIR_S = 0.01  # reads that follow each other so closely show the rate inside a burst
+PAIR_S = 0.0255  # reads that follow each other so closely show the rate inside a burst
+_PAIRED = 0.45  # of the distance of other reads
 FINE_S = 0.04  # shortest interval that is judged: below, counters that refresh every 10 ms quantise
 
 
@@ -128,18 +129,26 @@ def rate_between(t: Array, done: Array, unknown: Array, start_s: Array, end_s: A
 
 
 def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
-    """Indices of readings without those that follow within half an interval (the second of a pair). t [n]. O(n).
+    """Indices of readings without those that follow one that is kept within half an interval. t [n]. O(n).
+
+    So of a pair the first is left, and of a volley of close reads one in each interval.
 
     >>> thin(np.array([0.0, 0.005, 0.1, 0.105]), 0.095).tolist()
     [0, 2]
+    >>> thin(np.array([0.0, 0.1, 0.145, 0.19, 0.235, 0.28, 0.325, 0.37, 0.5]), 0.1).tolist()
+    [0, 1, 4, 6, 8]
     """
     if len(t) == 0:
         return np.empty(0, dtype=np.intp)
-    return np.flatnonzero(np.concatenate(([True], np.diff(t) > 0.5 * interval_s)))
+    kept = np.concatenate(([True], np.diff(t) > 0.5 * interval_s))
+    first = np.maximum.accumulate(np.where(kept, np.arange(len(t)), 0))  # of the close reads that each belongs to
+    passed = np.floor((t - t[first]) / interval_s)
+    kept[1:] |= (passed[1:] > passed[:-1]) & ~kept[1:]
+    return np.flatnonzero(kept)
 
 
 def pairs(t: Array, interval_s: float) -> NDArray[np.intp]:
-    """Indices of readings that another one follows within milliseconds: read in pairs, or polled that fast anyway.
+    """Indices of readings that another one follows closely: read in pairs, or polled that fast anyway.
 
     Of fast polls about twenty a second are taken. t [n] s, ascending; interval_s of the polls. O(n).
 
@@ -150,7 +159,7 @@ def pairs(t: Array, interval_s: float) -> NDArray[np.intp]:
     """
     if interval_s <= PAIR_S:
         return np.arange(0, len(t) - 1, max(1, round(0.05 / interval_s)))
-    return np.flatnonzero(np.diff(t) < min(PAIR_S, 0.3 * interval_s))
+    return np.flatnonzero(np.diff(t) < min(PAIR_S, _PAIRED * interval_s))
 
 
 def fine_polls(interval_s: float) -> int:

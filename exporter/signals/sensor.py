@@ -17,6 +17,7 @@ _REACH_S = 1.5  # a mean over one second needs this much to show the whole of a 
 SLOW_FLOOR_S = 0.3  # a transition that takes longer than this comes from a sensor that averages over 1 s
 _STEADY = 2.6  # between the 10 and 90 % of keep-alive steps: one or two refreshes
 SLOW_COUNTER = 1.35  # polls between two changes of a counter that is slower than the polls
+_CLOSE, _MIN_IN_VOLLEYS = 0.5, 5  # of the distance of polls; changes that follow one of the same volley
 _SLOWEST_POLL_S = 0.15  # slower polls cannot tell
 _MANY_REPEATS, RETURNING = 0.25, 0.5  # share of repeats that matters; share of them that stand at levels
 _LEVEL = 0.1  # of all values between changes: one that comes back as often is a level; by chance none does
@@ -59,6 +60,26 @@ def counter_refresh(t: Array, total: Array, interval_s: float) -> float:
     low = float(np.quantile(gaps, 0.1))
     near = gaps <= (2.5 * float(np.median(gaps)) if low > SLOW_COUNTER * interval_s else 1.5 * low)
     return float(gaps[near].mean())
+
+
+def volley_refresh(t: Array, total: Array, interval_s: float) -> float:
+    """How often a byte counter really changes, seconds, from volleys: reads that follow each other closely, three and more.
+
+    Polls do not see a counter that is faster than they are, and pairs of reads only that it is not very fast. NaN with too few
+    changes within volleys. t [n] s, total [n] bytes, interval_s of the polls. O(n log n).
+
+    >>> t = np.sort(np.concatenate((np.arange(400) * 0.1, 20.0 + np.arange(1, 24) * 0.004)))
+    >>> round(volley_refresh(t, np.floor(t / 0.01 + 1e-6), 0.1), 3), volley_refresh(t[::24], t[::24], 2.4)
+    (0.01, nan)
+    """
+    close = np.concatenate(([False], np.diff(t) < _CLOSE * interval_s))
+    volley = np.cumsum(~close)
+    changed = np.flatnonzero(close[1:] & (total[1:] != total[:-1])) + 1
+    gaps = np.diff(t[changed])[volley[changed[1:]] == volley[changed[:-1]]]
+    if len(gaps) < _MIN_IN_VOLLEYS:
+        return float("nan")
+    # Reads somewhat closer than the refresh see it in gaps of one and of two reads.
+    return float(gaps[gaps <= 2.1 * float(np.quantile(gaps, 0.1))].mean())
 
 
 def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:

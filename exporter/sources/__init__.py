@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from exporter.model import EMPTY, Device, Source, SourceStatus
 
@@ -43,8 +43,55 @@ class LaneError(Exception):
         self.then = then
 
 
+LONGEST_PAIR_S = 0.025  # reads further apart show bursts no better than all others
+_CLOCK_TICK_S = 0.005  # the kernel counts time in jiffies, of 4 ms where they are long
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When byte counters are read: `hertz` times a second, and each `every`-th time once more, pair_s later.
+
+    Two reads so close to each other show the rate inside a burst, which reads further apart only show the mean of.
+    pair_s 0: no second reads. `benchmarks/polling.py` prints what each plan costs, and how well it tells overlap.
+    """
+
+    hertz: float
+    pair_s: float = 0.0
+    every: int = 1
+
+    @property
+    def interval_s(self) -> float:
+        """Between deadlines."""
+        return 1.0 / self.hertz
+
+    @property
+    def reads_per_s(self) -> float:
+        """Second reads included."""
+        return self.hertz * (1.0 + (1.0 / self.every if self.pair_s else 0.0))
+
+    def beyond(self, refresh_s: float) -> Plan:
+        """This plan for counters that give the same answer again within refresh_s (0: for those that never do).
+
+        The second read of a pair has to come after that; where it would be no close one any more, there is none.
+        """
+        if not self.pair_s or self.pair_s > refresh_s:
+            return self
+        pair_s = refresh_s + _CLOCK_TICK_S
+        return replace(self, pair_s=pair_s) if pair_s <= LONGEST_PAIR_S else replace(self, pair_s=0.0)
+
+    def at_most(self, hertz: float) -> Plan:
+        """This plan, or one with so many deadlines a second; a device that allows no more is not read in pairs."""
+        return self if self.hertz <= hertz else Plan(hertz)
+
+
+# By what the counters of a device give; a driver's own is a column of its table.
+PAIRED = Plan(25.0, 0.005, 5)  # new at each read
+SLOW = Plan(10.0)  # a device fills memory now and then: it shows no sooner to whoever asks more often
+
+
 class Lane(Protocol):
-    """One device at one rate: becomes one model.Source. Used by one thread at a time.
+    """One device at one rate: becomes one model.Source. Used by one thread at a time. Lanes of byte counters have a `plan`
+    beside (see PlannedLane); the others are read once at each of their deadlines.
 
     `source` may be replaced by the lane itself when its channels change; the reader then announces the new inventory
     before it sends the next record. `errors` are running totals by reason, every declared reason from the start on.
@@ -76,6 +123,16 @@ class Lane(Protocol):
 
     def close(self) -> None:
         """Give back files and handles; never raises."""
+        ...
+
+
+@runtime_checkable
+class PlannedLane(Lane, Protocol):
+    """A lane that may be read in pairs."""
+
+    @property
+    def plan(self) -> Plan:
+        """Its hertz belongs to the planned interval of the source."""
         ...
 
 
@@ -117,13 +174,17 @@ class NetSettings:
     procfs_root: str = "/proc"
     machine_root: str = ""  # before the absolute paths at which topology files are looked for
     topology_file: str | None = None  # an NCCL topology file; None: as NCCL would find it
-    network_hertz: float = 50.0
+    network_hertz: float | None = None  # reads of byte counters at a steady rate; None: by the plan of each driver
     host_hertz: float = 1.0
     rdma_include: tuple[str, ...] = ()
     rdma_exclude: tuple[str, ...] = ()
     nic_include: tuple[str, ...] = ()
     nic_exclude: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+
+    def plan(self, of_driver: Plan) -> Plan:
+        """How to read byte counters whose driver has this plan."""
+        return of_driver if self.network_hertz is None else Plan(self.network_hertz)
 
 
 # The two functions that open devices: open_gpu(settings, announce) in nvml.py, open_net(settings, announce) in net.py.

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from exporter.model import Source
-from exporter.sources import REDISCOVER, LaneError
+from exporter.sources import REDISCOVER, LaneError, Plan
 from exporter.sources.sysfs import BUFFER_BYTES, Parse, judge, parse_count, reason_of
 
 WRAPS, STICKS, EITHER = "wraps", "sticks", "either"  # what a counter does when it has counted as far as it can
@@ -207,8 +207,10 @@ class FileLane:
         channels: Channels,
         *,
         errors: dict[str, int],
+        plan: Plan | None = None,
     ) -> None:
         self.source = Source(name, tuple(channels), interval_s)
+        self.plan = plan or Plan(1.0 / interval_s)
         self.device_kind = device_kind
         self.device_id = device_id
         self._errors = errors

@@ -16,7 +16,7 @@ import os
 import re
 
 from exporter.model import Device, SourceStatus
-from exporter.sources import Announce, Lane, NetSettings, Opened, unannounced
+from exporter.sources import PAIRED, SLOW, Announce, Lane, NetSettings, Opened, Plan, unannounced
 from exporter.sources.files import Attribute, Channels, FileLane
 from exporter.sources.sysfs import (
     canonical,
@@ -35,10 +35,15 @@ from exporter.sources.sysfs import (
 )
 
 STATE_INTERVAL_S = 5.0
+_STATE = Plan(1.0 / STATE_INTERVAL_S)
 _LOOPBACK_TYPE = "772"  # ARPHRD_LOOPBACK
 _IPOIB_TYPE = "32"  # ARPHRD_INFINIBAND
 # A representor of a virtual or scalable function repeats the traffic of that function (phys_port_name "pf0vf3").
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")
+# Byte counters that a device writes into memory now and then, by driver (bnxt: 1 s unless ethtool says otherwise, 250 ms at
+# least), and by kind: the counters of an uplink are fetched in the background, so that a read gives what the one before
+# has asked for.
+_SLOW_DRIVERS, _SLOW_KINDS = ("bnxt_en",), ("uplink",)
 # Files and directories that only stacked or virtual interfaces have.
 _STACKED = ("bonding", "bridge", "tun_flags")
 # Names of virtual interfaces, for trees that show neither a device nor the place of the interface below devices/.
@@ -71,7 +76,7 @@ def open_nics(settings: NetSettings, announce: Announce = unannounced) -> Opened
             info={"kind": kind},
         ))  # fmt: skip
         if kind != "bond":
-            lanes.extend(_lanes(name, path, 1.0 / settings.network_hertz))
+            lanes.extend(_lanes(name, path, settings.plan(_plan_of(kind, devices[-1].driver))))
     reason = None if lanes else "no_interfaces"
     statuses = (SourceStatus("nic", 0.0, up=False, reason=reason),) if reason else ()
     return Opened(tuple(devices), tuple(lanes), statuses)
@@ -117,13 +122,17 @@ def _is_counted_by_master(root: str, path: str) -> bool:
     return "device" in names and "bonding" not in names
 
 
-def _lanes(name: str, path: str, interval_s: float) -> list[Lane]:
+def _plan_of(kind: str, driver: str | None) -> Plan:
+    return SLOW if driver in _SLOW_DRIVERS or kind in _SLOW_KINDS else PAIRED
+
+
+def _lanes(name: str, path: str, fast: Plan) -> list[Lane]:
     made: list[Lane] = []
-    for lane, lane_interval_s, channels_of in (("", interval_s, _bytes_of), ("/state", STATE_INTERVAL_S, _state_of)):
+    for lane, plan, channels_of in (("", fast, _bytes_of), ("/state", _STATE, _state_of)):
         errors = no_errors()
-        channels = channels_of(name, path, lane_interval_s, errors)
+        channels = channels_of(name, path, 1.0 / plan.reads_per_s, errors)
         if channels:
-            made.append(FileLane(f"nic/{name}{lane}", lane_interval_s, "nic", name, channels, errors=errors))
+            made.append(FileLane(f"nic/{name}{lane}", plan.interval_s, "nic", name, channels, errors=errors, plan=plan))
     return made
 
 

@@ -1,9 +1,9 @@
 """RDMA devices: which ports there are, where they count their bytes, and three lanes per device.
 
-Bytes at the full rate ("rdma/mlx5_0"); what hw_counters holds each second ("rdma/mlx5_0/events": one refresh serves all
-of its files); state, rate and the errors in counters each fifth second ("rdma/mlx5_0/state": a firmware command for each
-file). `net.py` calls `open_rdma`. What a driver counts where stands in `rdma_drivers.py`; this module finds the files and
-never guesses a unit.
+Bytes by the plan of the driver ("rdma/mlx5_0"); what hw_counters holds each second ("rdma/mlx5_0/events": one refresh
+serves all of its files); state, rate and the errors in counters each fifth second ("rdma/mlx5_0/state": a firmware command
+for each file). `net.py` calls `open_rdma`. What a driver counts where stands in `rdma_drivers.py`; this module finds the
+files and never guesses a unit.
 
 Filters act on names before anything below a device is listed. A counter that was reset goes back, which is counted, and
 whoever takes the difference drops that step; one that wrapped goes on. Nothing is ever written, `lifespan` least of all.
@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from exporter.model import Device, SourceStatus
-from exporter.sources import Announce, Lane, NetSettings, Opened, unannounced
+from exporter.sources import SLOW, Announce, Lane, NetSettings, Opened, Plan, unannounced
 from exporter.sources.ethtool import PREFIX, DriverCounters
 from exporter.sources.files import EITHER, STICKS, WRAPS, Attribute, Channels, FileLane, Total
 from exporter.sources.rdma_drivers import EVENTS, ByteSource, width
@@ -117,7 +117,6 @@ def _port_numbers(board: Board, settings: NetSettings) -> list[str]:
 def _lanes(name: str, ports: Sequence[Port], settings: NetSettings, frozen: Frozen) -> list[Lane]:
     # A device of one port is known by the id of that port, so that a fault of it is a fault of the port.
     device_id = ports[0].device.id if len(ports) == 1 else name
-    fast_s = max([1.0 / settings.network_hertz, *(port.row.shortest_interval_s for port in ports)])
     made: list[Lane] = []
     for lane, interval_s, channels_of in (
         ("/events", EVENTS_INTERVAL_S, _events_of),
@@ -127,28 +126,39 @@ def _lanes(name: str, ports: Sequence[Port], settings: NetSettings, frozen: Froz
         channels = {key: value for port in ports for key, value in channels_of(port, interval_s, errors).items()}
         if channels:
             made.append(FileLane(f"rdma/{name}{lane}", interval_s, "rdma_port", device_id, channels, errors=errors))
-    fast = _byte_lane(name, device_id, ports, settings.sysfs_root, fast_s, frozen)
+    fast = _byte_lane(name, device_id, ports, settings, frozen)
     return made if fast is None else [fast, *made]
 
 
+def _plan_of(ports: Sequence[Port], settings: NetSettings) -> Plan:
+    """How the bytes of a device are read: as its slowest port is."""
+    plans = [
+        settings.plan(port.byte_source.plan).beyond(port.lifespan_s).at_most(1.0 / (port.row.shortest_interval_s or 1e-9))
+        for port in ports if port.byte_source is not None
+    ]
+    return min(plans, key=lambda plan: plan.reads_per_s, default=settings.plan(SLOW))
+
+
 def _byte_lane(
-    name: str, device_id: str, ports: Sequence[Port], root: str, interval_s: float, frozen: Frozen
+    name: str, device_id: str, ports: Sequence[Port], settings: NetSettings, frozen: Frozen
 ) -> FileLane | None:
+    plan, root = _plan_of(ports, settings), settings.sysfs_root
+    interval_s, read_s = plan.interval_s, 1.0 / plan.reads_per_s
     errors = no_errors()
     channels: dict[str, Total] = {}
     reserves: dict[str, Total] = {}
     for port in ports:
         if port.byte_source is not None:
             begin = frozen.begin(root, port.device.id)
-            channels |= _bytes_of(port, port.byte_source, interval_s, errors, begin)
+            channels |= _bytes_of(port, port.byte_source, read_s, errors, begin)
         if port.reserve is not None:
-            reserves |= _bytes_of(port, port.reserve, interval_s, no_errors(), {})
+            reserves |= _bytes_of(port, port.reserve, read_s, no_errors(), {})
     if not channels:
         return None
     if not reserves:
-        return FileLane(f"rdma/{name}", interval_s, "rdma_port", device_id, channels, errors=errors)
+        return FileLane(f"rdma/{name}", interval_s, "rdma_port", device_id, channels, errors=errors, plan=plan)
     return WatchedLane(
-        f"rdma/{name}", interval_s, "rdma_port", device_id, channels, errors=errors, reserves=reserves,
+        f"rdma/{name}", interval_s, "rdma_port", device_id, channels, errors=errors, plan=plan, reserves=reserves,
         on_frozen=lambda port_id, values: frozen.add(root, port_id, values),
     )
 

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from exporter.sources import PAIRED, SLOW, Plan
+
 # The names of overlap_rdma_events_total, in the order in which they are read.
 EVENTS = (
     "ecn_marked_rx", "cnp_tx", "cnp_rx", "out_of_order_rx", "seq_nak_rx", "ack_timeout", "retransmit", "rnr", "rate_limited",
@@ -32,6 +34,7 @@ Events = Mapping[str, Files]
 @dataclass(frozen=True, slots=True)
 class ByteSource:
     """One way to count the bytes of a port. factor: bytes per unit. refresh_s: known period of new values, None: at once.
+    plan: how often it is read; files in hw_counters, which the kernel answers from memory for a while, at longer distances.
 
     bits: width of the files; 32 where it may be 32, which shows in a value that never goes beyond. freezes: it may stop
     without an error while lesser sources of the row go on.
@@ -43,6 +46,7 @@ class ByteSource:
     refresh_s: float | None = None
     bits: int = 64
     freezes: bool = False
+    plan: Plan = PAIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,8 @@ DRIVERS: tuple[Driver, ...] = (
     Driver(
         "bnxt_en",
         # When the firmware once fails to answer, the driver goes on with its last answer for ever (bnxt_re/hw_counters.c).
-        (replace(_ROCE_ONLY, freezes=True), replace(_WORDS, freezes=True), replace(_PLAIN, refresh_s=1.0)), "captured",
+        (replace(_ROCE_ONLY, freezes=True), replace(_WORDS, freezes=True), replace(_PLAIN, refresh_s=1.0, plan=SLOW)),
+        "captured",
         {
             **_ETHERNET_LINK,
             "ecn_marked_rx": ("hw_counters/rx_ecn_marked_pkts|hw_counters/np_ecn_marked_roce_packets",),

@@ -28,6 +28,7 @@ from exporter.sources.sysfs import (
 )
 
 _LONGEST_INTERFACE_NAME = 15
+_LIFESPAN_MS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Port:
     places: Places
     byte_source: ByteSource | None
     reserve: ByteSource | None  # what goes on counting should the byte source freeze
+    lifespan_s: float  # for how long the kernel repeats an answer of the byte source; 0: never
     counts: bool  # whether any of its counters are to be seen
     manages_nvswitch: bool
 
@@ -150,9 +152,19 @@ def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()
         places=places,
         byte_source=byte_source,
         reserve=_reserve(sources, byte_source, places),
+        lifespan_s=_lifespan_s(byte_source, places),
         counts=bool(files) or row.software,
         manages_nvswitch=failing and link_layer == "InfiniBand" and netdev is None,
     )
+
+
+def _lifespan_s(source: ByteSource | None, places: Places) -> float:
+    """`lifespan` beside what stands in hw_counters, milliseconds (drivers/infiniband/core/sysfs.c): 10 unless changed."""
+    path = None if source is None else places.find(source.transmit[0]) or places.find(source.receive[0])
+    if path is None or places.place_of(path) not in ("hw_counters", "device"):
+        return 0.0
+    milliseconds = parse_count(read_text(f"{path.rpartition('/')[0]}/lifespan") or "")
+    return 1e-3 * (_LIFESPAN_MS if milliseconds is None else milliseconds)
 
 
 def _physical_function(root: str, board: Board) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from exporter.sources import REDISCOVER, LaneError
+from exporter.sources import REDISCOVER, LaneError, Plan
 from exporter.sources.files import Channels, FileLane, Total
 
 LOOK_S = 1.0  # the reserve takes a new value each second
@@ -51,13 +51,13 @@ class WatchedLane(FileLane):
 
     def __init__(
         self, name: str, interval_s: float, device_kind: str, device_id: str, channels: Channels, *, errors: dict[str, int],
-        reserves: Mapping[str, Total], on_frozen: Callable[[str, Mapping[str, float]], None],
+        plan: Plan, reserves: Mapping[str, Total], on_frozen: Callable[[str, Mapping[str, float]], None],
     ) -> None:
-        super().__init__(name, interval_s, device_kind, device_id, channels, errors=errors)
+        super().__init__(name, interval_s, device_kind, device_id, channels, errors=errors, plan=plan)
         self._reserves = dict(reserves)
         self._on_frozen = on_frozen
-        self._each = max(1, round(LOOK_S / interval_s))
-        self._patience = round(PATIENCE_S / (self._each * interval_s))
+        self._each = max(1, round(LOOK_S * plan.reads_per_s))
+        self._patience = round(PATIENCE_S * plan.reads_per_s / self._each)
         self._reads = 0
         self._before: Sequence[float] | None = None
         self._still = 0  # looks that found the better counters as they were
