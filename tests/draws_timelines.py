@@ -251,8 +251,9 @@ def _read_bytes(node: Node, w: _Waveforms, rng: np.random.Generator) -> None:
     seen = np.floor(t / 0.001) * 0.001
     for key, of_direction in zip(("transmit", "receive"), directions, strict=True):
         total = np.concatenate(([0.0], np.cumsum(of_direction * GRAIN_S)))
-        counter = np.round(rng.uniform(1e11, 9e12) + np.interp(seen, np.arange(n + 1) * GRAIN_S, total))
-        node.channels[f"mlx5_0/1/{key}_bytes_total"] = t, counter
+        total += rng.uniform(1e11, 9e12)
+        node.channels[f"mlx5_0/1/{key}_bytes_total"] = t, np.round(np.interp(seen, np.arange(n + 1) * GRAIN_S, total))
+        node.channels[f"mlx5_0/1/{key}_bytes_exact"] = np.arange(n + 1) * GRAIN_S, total  # to be read by other plans
 
 
 def only(node: Node, inventory: Inventory, readings: str) -> tuple[Node, Inventory]:
