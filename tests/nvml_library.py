@@ -182,7 +182,7 @@ class FakeNvml:
         for index, board in enumerate(self.boards):
             lines.extend(board.lines(index))
         fresh = self.control.with_suffix(".new")
-        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        fresh.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
         fresh.rename(self.control)
 
     def edit(self, index: int, **changes: Any) -> None:

@@ -127,6 +127,20 @@ def test_refresh_and_averaging_of_the_power_sensor_are_found_in_its_readings_wha
     assert power.window_s == pytest.approx(window_s, rel=0.2)
 
 
+def test_the_share_of_time_with_a_kernel_is_no_part_of_the_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that waits for its peers counts as busy, and a counter of it may be latched: neither bends the score."""
+    machine = field_machine("h100_infiniband")
+    board = replace(machine.boards[0], supports=tuple(c for c in machine.boards[0].supports if c != "gpm"))
+    one = replace(machine, gpu_paths=machine.gpu_paths[:1], ports=machine.ports[:1])
+    scores = set()
+    for percent in (-1, 100, 55):  # as it is, latched, and any other
+        with played(replace(one, boards=(replace(board, util_raw=percent),)), tmp_path / str(percent), monkeypatch) as play:
+            (verdict,) = verdicts_after(play, 26.0)
+        scores.add((verdict.health, verdict.exposed))
+    assert len(scores) == 1
+    assert scores.pop()[1] == pytest.approx(0.4, abs=0.05)
+
+
 @pytest.mark.parametrize(("name", "period_s", "state"), [
     ("a10_average", 2.0, "unobservable"), ("a10_average", 3.0, "unobservable"), ("a10_average", 8.0, "serialized"),
     ("bnxt_old", 2.0, "unobservable"), ("bnxt_old", 8.0, "serialized"), ("bnxt_old", 20.0, "serialized"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.clock import ManualClock, SystemClock
 from exporter.model import Device
@@ -36,6 +40,7 @@ from tests.nvml_library import (
     GPU_IS_LOST,
     INVALID_ARGUMENT,
     LIB_RM_VERSION_MISMATCH,
+    SOURCE,
     UNINITIALIZED,
     UNKNOWN,
     Board,
@@ -291,6 +296,21 @@ def test_a_utilization_beyond_all_is_dropped_and_counted(node: Node) -> None:
 def test_a_value_is_decoded_by_the_type_that_the_driver_gives(kind: int, raw: int, value: float) -> None:
     assert decode_value(kind, raw) == value
     assert math.isnan(decode_value(99, raw))
+
+
+@given(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(0, (1 << 64) - 1))
+def test_no_type_and_no_value_of_a_driver_makes_decoding_raise(kind: int, raw: int) -> None:
+    assert isinstance(decode_value(kind, raw), float)
+
+
+def test_texts_of_a_driver_that_are_no_texts_are_taken_as_far_as_they_go(node: Node) -> None:
+    node.machine.edit(0, name="NVIDIA \udcff\udcfe H100", bdf="nowhere", uuid="GPU-\udc80")
+    node.machine.set(driver="\udcc3")
+    node.open()
+    device = node.device()
+    assert (device.name, device.uuid) == ("NVIDIA \ufffd\ufffd H100", "GPU-\ufffd")
+    assert device.pci_path is None
+    assert node.read()["power_watts"] > 0
 
 
 def test_the_slow_lane_gives_limit_temperature_clock_and_throttled_time(node: Node) -> None:
@@ -579,6 +599,18 @@ def test_an_older_package_of_the_same_name_is_named(node: Node, monkeypatch: pyt
     assert opened.extra["detail"] == "/opt/old/pynvml/__init__.py"
     assert "/opt/old/pynvml/__init__.py" in opened.extra["nvml_hint"]
     assert "nvidia-ml-py" in opened.extra["nvml_hint"]
+
+
+def test_an_older_package_beside_the_binding_is_named_where_it_is_what_python_finds(tmp_path: Path) -> None:
+    old = tmp_path / "pynvml"  # laid out as pynvml 11.5: a package that hands on public names only
+    old.mkdir()
+    (old / "__init__.py").write_text("from .nvml import *\n")
+    (old / "nvml.py").write_text("nvmlLib = None\ndef nvmlInit(): pass\ndef _nvmlGetFunctionPointer(name): pass\n")
+    code = ("from exporter.sources.nvml import open_gpu; from exporter.sources import GpuSettings;"
+            "opened = open_gpu(GpuSettings()); print(opened.statuses[0].reason, opened.extra['detail'])")  # fmt: skip
+    told = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}."},
+                          cwd=SOURCE.parent.parent, capture_output=True, text=True, check=True)  # fmt: skip
+    assert told.stdout.split() == ["foreign_pynvml_package", str(old / "__init__.py")]
 
 
 def test_a_host_without_the_library_is_told_apart_by_its_reason(
