@@ -19,10 +19,11 @@ def _text(name: str) -> str:
 
 
 def _list() -> str:
-    """The list of the folder's README, with links to panels. They are relative: Grafana may live below a path."""
+    """The list of the folder's README, with links to panels. They are relative, as Grafana may live below a path; its text
+    panels keep no address that begins otherwise."""
     table = re.search(r"^\|.*\|$", _text("README"), re.MULTILINE | re.DOTALL)
     assert table is not None
-    return re.sub(r"\((\w+)\.md\)", lambda m: f"(d/{DASHBOARD}?viewPanel={panel_of(m[1])})", table[0])
+    return re.sub(r"\((\w+)\.md\)", lambda m: f"(./d/{DASHBOARD}?viewPanel={panel_of(m[1])})", table[0])
 
 
 def runbooks() -> dashboard.Dashboard:

@@ -233,7 +233,7 @@ def test_every_alert_has_its_runbook_where_links_lead_to() -> None:
         assert f"# {name}\n\n{panel['options']['content']}" == (RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
         assert runbook_url(name).startswith("/d/overlap-runbooks/")
         assert runbook_url(name).endswith(f"?viewPanel={panel['id']}")
-    listed = re.findall(r"\[(\w+)\]\(d/overlap-runbooks\?viewPanel=(\d+)\)", by_number[1]["options"]["content"])
+    listed = re.findall(r"\[(\w+)\]\(\./d/overlap-runbooks\?viewPanel=(\d+)\)", by_number[1]["options"]["content"])
     assert {name: int(number) for name, number in listed} == {name: panel_of(name) for name in NAMES}
 
 
