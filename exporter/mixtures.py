@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from exporter.signals import levels, pairing_bounds
 from exporter.signals.compute_level import ComputeLevel, compute_level
 from exporter.signals.duty import Duty, scaled_to
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import mean, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -69,7 +69,7 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     few = np.count_nonzero(~np.isnan(beside), axis=-1) < 5
     alone = np.where(few, np.nan, levels.quantiles(beside, (0.10,))[0])
     stall = np.maximum(0.0, 1 - np.nan_to_num(mean(kernel), nan=1.0) - _SHORT)
-    middle = np.nan_to_num(mean(power))
+    middle = or_zero(mean(power))
 
     def transfer(high: Array) -> Array:
         with np.errstate(invalid="ignore"):

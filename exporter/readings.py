@@ -186,12 +186,12 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
             kept = alignment.fresh(t, power, sensor.refresh_s)
             t, power, busy, age_s = t[kept], power[kept], busy[kept], age_s[kept]
         step_s[g] = rates.poll_interval(t)
-        begin, end, length_s, every_s = _fine_grid([f for of_path in mine.values() for f in of_path])
-        fine_step_s[g], fine_length_s[g] = every_s, length_s
+        grid = _fine_grid([f for of_path in mine.values() for f in of_path])
+        fine_step_s[g], fine_length_s[g] = grid.every_s, grid.length_s
         pair_begin, pair_end = _pair_times([f for of_path in mine.values() for f in of_path])
         tile_t, kernel_busy, sm_activity = activity_of(series, gpu, start_s, end_s)
         for key, row in (
-            ("t", t), ("power", power), ("utilization", busy), ("fine_t", (begin + end) / 2),
+            ("t", t), ("power", power), ("utilization", busy), ("fine_t", (grid.begin + grid.end) / 2),
             ("pair_t", (pair_begin + pair_end) / 2), ("tile_t", tile_t[1:]), ("kernel_busy", kernel_busy[1:]),
             ("sm_activity", sm_activity[1:]),
         ):  # fmt: skip
@@ -199,19 +199,19 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
         for f, path in enumerate(paths):
             for key, of_flows, count in (
                 ("traffic", [_beside(flow, t, age_s, sensor.window_s) for flow in mine[path]], len(t)),
-                ("fine", [_within(flow, begin, end, length_s) for flow in mine[path]], len(begin)),
+                ("fine", [_within(flow, grid) for flow in mine[path]], len(grid.begin)),
                 ("pair", [_at_pairs(flow, pair_begin, pair_end) for flow in mine[path]], len(pair_begin)),
                 ("tile_traffic", [_between(flow, tile_t) for flow in mine[path]], max(len(tile_t) - 1, 0)),
             ):
-                by_path[key][f].append(sum(of_flows, np.zeros(count)))
+                by_path[key][f].append(sum(of_flows[1:], of_flows[0]) if of_flows else np.zeros(count))
             if mine[path]:
                 floor[f, g] = sum(flow.floor_bytes_per_s for flow in mine[path])
                 line[f, g] = sum(flow.line_bytes_per_s for flow in mine[path])
     stacked = {key: alignment.stack(of_key) for key, of_key in rows.items()}
     width = {"traffic": "t", "fine": "fine_t", "pair": "pair_t", "tile_traffic": "tile_t"}
     for key, of_paths in by_path.items():
-        shape = (len(paths), *stacked[width[key]].shape)
-        stacked[key] = np.array([alignment.stack(r) for r in of_paths]).reshape(shape)
+        together = alignment.stack([row for of_gpus in of_paths for row in of_gpus])
+        stacked[key] = together.reshape(len(paths), *stacked[width[key]].shape)
     return Readings(
         gpus=gpus, step_s=step_s, sensors=tuple(sensors[gpu.id] for gpu in gpus), fine_step_s=fine_step_s,
         fine_length_s=fine_length_s, floor=floor, line=line, silent=tuple(silent), **stacked,
@@ -256,14 +256,28 @@ def _between(flow: Flow, t: Array) -> Array:
     return rates.rate_between(flow.t, flow.done, flow.unknown, t[:-1], t[1:])
 
 
-def _fine_grid(flows: list[Flow]) -> tuple[Array, Array, float, float]:
-    """Start and end [m] of the finest intervals of the device that is polled most often, their length and distance."""
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The finest intervals [m] of a GPU's traffic: those that one device was polled at; their length and distance, s."""
+
+    begin: Array
+    end: Array
+    length_s: float
+    every_s: float
+    of: Flow | None  # the device, and which of its polls begin and end them
+    first: NDArray[np.intp]
+    last: NDArray[np.intp]
+
+
+def _fine_grid(flows: list[Flow]) -> _Grid:
+    """By the device that is polled most often."""
     if not flows:
-        return np.empty(0), np.empty(0), math.nan, math.nan
+        none = np.empty(0, dtype=np.intp)
+        return _Grid(np.empty(0), np.empty(0), math.nan, math.nan, None, none, none)
     fastest = min(flows, key=lambda flow: flow.interval_s)
     polls = rates.fine_polls(fastest.interval_s)
     first, last = rates.fine_knots(fastest.t, fastest.interval_s, polls)
-    return fastest.t[first], fastest.t[last], polls * fastest.interval_s, fastest.interval_s
+    return _Grid(fastest.t[first], fastest.t[last], polls * fastest.interval_s, fastest.interval_s, fastest, first, last)
 
 
 def _beside(flow: Flow, t: Array, age_s: Array, window_s: float) -> Array:
@@ -271,7 +285,9 @@ def _beside(flow: Flow, t: Array, age_s: Array, window_s: float) -> Array:
     return rates.rate_between(flow.t, flow.done, flow.unknown, begin, end)
 
 
-def _within(flow: Flow, begin: Array, end: Array, length_s: float) -> Array:
+def _within(flow: Flow, grid: _Grid) -> Array:
     """Rate within the fine intervals; over the flow's own shortest interval around their middle where it is slower."""
-    longer = (flow.interval_s - length_s) / 2 if flow.interval_s > 1.2 * length_s else 0.0
-    return rates.rate_between(flow.t, flow.done, flow.unknown, begin - longer, end + longer)
+    if flow is grid.of and flow.unknown[-1] == 0:
+        return (flow.done[grid.last] - flow.done[grid.first]) / (grid.end - grid.begin)
+    longer = (flow.interval_s - grid.length_s) / 2 if flow.interval_s > 1.2 * grid.length_s else 0.0
+    return rates.rate_between(flow.t, flow.done, flow.unknown, grid.begin - longer, grid.end + longer)

@@ -22,7 +22,7 @@ from exporter.signals import kernel_gap
 from exporter.signals.correlation import variation
 from exporter.signals.duty import Duty, dispersion, ramp, scaled_to
 from exporter.signals.levels import soft_presence
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import mean, or_zero
 from exporter.traffic import Traffic
 
 Array = NDArray[np.float64]
@@ -99,7 +99,7 @@ def resolved_weight(clear: Array, mixed: Mixtures, r: Array, still: Mask) -> Arr
     that is too fast for the polls of bytes. Flat power beside flat traffic has no rhythm, and is taken at its word.
     """
     swings = ramp(dispersion(np.clip((mixed.depth - 0.15) / 0.7, 0.0, 1.0)), 0.7, 0.1)
-    falls = ramp(-np.nan_to_num(r), 0.2, 0.15)
+    falls = ramp(-or_zero(r), 0.2, 0.15)
     return np.where(still, 1.0, np.maximum(ramp(clear, 0.6, 0.2), swings * falls))
 
 
@@ -142,12 +142,12 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, limit: Ar
     most = (1 - w) * np.maximum((np.minimum(1.0, duty.share * (1 + duty.error)) + c) / 2, c) + w * (1.1 * c + 0.025)
     width = (1 - w) * mixed.width + w * 2 * RESOLVED_ERROR
     stall = np.where(np.isnan(first.stall), np.nan, mixed.stall)
-    first_gap = np.maximum(first.noncompute - np.nan_to_num(stall), 0.0)
+    first_gap = np.maximum(first.noncompute - or_zero(stall), 0.0)
     spread = w[:, None]
     return Verdicts(
         exposed=x, low=np.clip(low * least, 0.0, x),
         high=np.clip(high * most, x, 1.0), communication=c, stall=stall,
-        gap=np.maximum((1 - w) * mixed.gap + w * np.nan_to_num(first_gap), x), width=width / limit,
+        gap=np.maximum((1 - w) * mixed.gap + w * or_zero(first_gap), x), width=width / limit,
         resolved=w, measured=np.zeros(len(w), dtype=bool), lack=(1 - spread) * mixed.lack + spread * first.lack,
         tau=(1 - spread) * mixed.tau + spread * first.tau,
     )  # fmt: skip
@@ -174,13 +174,13 @@ def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array) -
     ends = ((tau_least, least), (tau_most, duty.share))
     others = np.stack([e, *(kernel_gap.exposed_share(g, u, s) for g in (small, large) for u, s in ends)])
     below, above = others.min(axis=0), others.max(axis=0)
-    gap = np.nan_to_num(mean(lack))
-    waits = np.nan_to_num(mean(np.maximum(lack - tau, 0.0))) / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+    gap = or_zero(mean(lack))
+    waits = or_zero(mean(np.maximum(lack - tau, 0.0))) / np.maximum(or_zero(mean(tau)), 1e-9)
     below = below - 0.7 * np.minimum(waits, e) * np.maximum(0.0, 1 - sharp / 0.3)
     low = np.clip(e - 1.4 * (e - below) - 0.03 - 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
     high = np.clip(e + 1.4 * (above - e) + 0.03 + 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
     off = duty.error * c + 0.004
-    mean_busy = np.nan_to_num(mean(busy))
+    mean_busy = or_zero(mean(busy))
     x = e * c
     ceiling = gap + 0.01 + activity.error * mean_busy / np.maximum(activity.ratio - kernel_gap.SPINNING, 0.1)
     lacking = _onto(t, tiles.t, 1 - busy + lack)

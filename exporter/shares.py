@@ -157,13 +157,13 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     x = np.where(has_traffic, said.exposed, np.nan)
     told = np.where(has_traffic[:, None], said.tau, np.nan)
     lack = np.where(has_traffic[:, None], said.lack, first.lack)
-    gap = np.where(has_traffic | said.measured, said.gap, first.noncompute - np.nan_to_num(first.stall))
+    gap = np.where(has_traffic | said.measured, said.gap, first.noncompute - overlap.or_zero(first.stall))
     stall = np.where(has_traffic | said.measured, said.stall, first.stall)
     return Shares(
         covered_s=count * readings.step_s, readings=count, running=running, has_fabric=has_fabric, has_traffic=has_traffic,
         communicates=has_traffic & loud.any(axis=0) & (said.communication >= 0.01),
         exposed=x, low=np.fmin(said.low, x), high=np.fmax(said.high, x), communication=np.fmax(said.communication, x),
-        noncompute=gap + np.nan_to_num(stall), stall=stall, wait=np.maximum(0.0, gap - np.nan_to_num(x)), correlation=r,
+        noncompute=gap + overlap.or_zero(stall), stall=stall, wait=np.maximum(0.0, gap - overlap.or_zero(x)), correlation=r,
         anticorrelation=correlation.anticorrelation(r, first.power_low, first.power_high, band[0]),
         observability=visible, resolved=said.resolved, modulated=modulated, window_s=window_of,
         raw_exposed=overlap.exposed(lack, told), raw_tau=overlap.mean(told),
@@ -182,8 +182,8 @@ def _loudest(scaled: Array, loud: Mask) -> Array:
     """The larger presence of the loud fabrics at each instant; NaN where one of them is missing. [f, g, n] to [g, n]."""
     if len(scaled) == 0:
         return np.zeros(scaled.shape[1:])
-    out: Array = np.where(loud[..., None], scaled, 0.0).max(axis=0)
-    return out
+    audible = scaled if loud.all() else np.where(loud[..., None], scaled, 0.0)
+    return np.asarray(audible.max(axis=0)) if len(audible) > 1 else audible[0]
 
 
 def _columns(t: Array, start_s: float) -> int:

@@ -49,51 +49,43 @@ class Traffic:
 def traffic_of(seen: Bytes, low: Array, high: Array) -> Traffic:
     """Presence and duty; low, high [f, g] levels of traffic at the finest intervals. O(n log n)."""
     bursts, told = _bursts(seen, low, high)
-    fine, beside, tiles = (_loudest(x, bursts, seen.loud) for x in (seen.fine, seen.beside, seen.tiles))
+    fine, beside, tiles = (_presence(x, bursts, seen.loud) for x in (seen.fine, seen.beside, seen.tiles))
     duty = _polled(seen, bursts, fine)
     if told.any():
-        by_pairs = duties.paired(_loudest(seen.pair, bursts, seen.loud), fine, duty.least)
+        by_pairs = duties.paired(_loudest(_presence(seen.pair, bursts, seen.loud)), _loudest(fine), duty.least)
         duty = Duty(*(np.where(told, a, b) for a, b in zip(by_pairs, duty, strict=True)))
-    each = [_loudest(seen.beside[f : f + 1], _only(bursts, f), seen.loud[f : f + 1]) for f in range(len(seen.loud))]
-    clear = np.ones(told.shape)
-    for f, of_fabric in enumerate(each):
-        sharp = duties.dispersion(levels.soft_presence(np.clip(of_fabric, 0.0, 1.0)))
-        clear = np.where(seen.loud[f], np.minimum(clear, sharp), clear)
+    sharp = duties.dispersion(levels.soft_presence(np.clip(beside, 0.0, 1.0)))
+    clear = np.where(seen.loud, sharp, 1.0).min(axis=0, initial=1.0)
     # Readings of power whose bytes are clearly on or off show bursts that polls of the same length blur.
     known = np.where(~told & duty.bursts, np.maximum(duty.known, duties.ramp(clear, 0.5, 0.3)), duty.known)
-    return Traffic(beside, tiles, duty._replace(known=known), ~told, clear)
-
-
-def _only(bursts: Bursts, f: int) -> Bursts:
-    return Bursts(bursts.low[f : f + 1], bursts.rate[f : f + 1])
+    return Traffic(_loudest(beside), _loudest(tiles), duty._replace(known=known), ~told, clear)
 
 
 def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
-    """Duty from polls: of all traffic together, no better known than that of the fabric that is known least."""
+    """Duty from polls, of all traffic together, no better known than on the fabric where it is known least. fine [f, g, m]."""
     with np.errstate(invalid="ignore"):
         least, of_line = mean(seen.fine) / seen.line, bursts.rate / seen.line
-    each = [
-        duties.polled(_loudest(seen.fine[f : f + 1], _only(bursts, f), seen.loud[f : f + 1]),
-                      of_line[f], least[f], seen.step_s, seen.length_s)
-        for f in range(len(seen.loud))
-    ]  # fmt: skip
-    if len(each) == 1:
-        return each[0]
-    together = duties.polled(fine, np.ones(fine.shape[:-1]), np.zeros(fine.shape[:-1]), seen.step_s, seen.length_s)
-    if not each:
+    if len(fine) == 1:
+        return duties.polled(fine, of_line, least, seen.step_s, seen.length_s).row(0)
+    one = np.ones((1, *fine.shape[1:-1]))
+    each_and_all = duties.polled(
+        np.concatenate((fine, _loudest(fine)[None])), np.concatenate((of_line, one)), np.concatenate((least, 0.0 * one)),
+        seen.step_s, seen.length_s,
+    )  # fmt: skip
+    together, silent = each_and_all.row(-1), ~seen.loud
+    if not len(fine):
         return together
-    silent = ~seen.loud
     return together._replace(
-        least=np.minimum(np.where(silent, 0.0, [d.least for d in each]).max(axis=0), together.share),
-        known=np.where(silent, 1.0, [d.known for d in each]).min(axis=0),
-        bursts=np.asarray(np.where(silent, True, [d.bursts for d in each]).all(axis=0)),
+        least=np.minimum(np.where(silent, 0.0, each_and_all.least[:-1]).max(axis=0), together.share),
+        known=np.where(silent, 1.0, each_and_all.known[:-1]).min(axis=0),
+        bursts=np.asarray((silent | each_and_all.bursts[:-1]).all(axis=0)),
     )
 
 
 def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
     """Low level and rate inside bursts [f, g], and where pairs tell them [g]."""
     usual, top = duties.bursts(seen.fine_ordered, low, high)
-    length, _, _ = duties.burst_polls(_loudest(seen.fine, usual, seen.loud), seen.step_s, seen.length_s)
+    length, _, _ = duties.burst_polls(_loudest(_presence(seen.fine, usual, seen.loud)), seen.step_s, seen.length_s)
     short = np.clip((3.0 - length) / 1.5, 0.0, 1.0)
     bursts = Bursts(low, usual.rate + short * np.maximum(top - usual.rate, 0.0))
     none = np.zeros(seen.loud.shape[1:], dtype=bool)
@@ -110,11 +102,15 @@ def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
     return Bursts(np.where(told, pair_low, low), np.where(told, whole, bursts.rate)), told
 
 
-def _loudest(traffic: Array, bursts: Bursts, loud: Mask) -> Array:
-    """The larger presence of the loud fabrics at each instant, [f, g, n] to [g, n]; NaN where one of them is missing."""
-    if len(traffic) == 0:
-        return np.zeros(traffic.shape[1:])
+def _presence(traffic: Array, bursts: Bursts, loud: Mask) -> Array:
+    """Presence on each fabric, 0 where it is silent. [f, g, n]."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        presence = (traffic - bursts.low[..., None]) / np.maximum(bursts.rate, 1e-9)[..., None]
-    out: Array = np.where(loud[..., None], presence, 0.0).max(axis=0)
-    return out
+        presence: Array = (traffic - bursts.low[..., None]) / np.maximum(bursts.rate, 1e-9)[..., None]
+    return presence if loud.all() else np.where(loud[..., None], presence, 0.0)
+
+
+def _loudest(presence: Array) -> Array:
+    """The larger presence of the fabrics at each instant, [f, g, n] to [g, n]; NaN where one of them is missing."""
+    if len(presence) == 1:
+        return np.asarray(presence[0])
+    return np.asarray(presence.max(axis=0)) if len(presence) else np.zeros(presence.shape[1:])

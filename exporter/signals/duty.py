@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals import levels
-from exporter.signals.overlap import ON, mean
+from exporter.signals.overlap import ON, mean, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -45,6 +45,10 @@ class Duty(NamedTuple):
     error: Array  # of share, relative
     bursts: Mask  # traffic pauses often enough for bursts to be told
 
+    def row(self, k: int) -> Duty:
+        """Number k of the first axis."""
+        return Duty(self.share[k], self.least[k], self.known[k], self.error[k], self.bursts[k])
+
     @property
     def low(self) -> Array:
         """The lower end of what is possible: the geometric middle of both by what is known."""
@@ -75,9 +79,9 @@ def dispersion(p: Array) -> Array:
     >>> float(dispersion(np.array([0.0, 1.0, 1.0, 0.0]))), float(dispersion(np.array([0.5, 0.5])))
     (1.0, 0.0)
     """
-    middle = np.nan_to_num(mean(p))
+    middle = or_zero(mean(p))
     coin = middle * (1 - middle)
-    spread = np.nan_to_num(mean(p * p)) - middle * middle
+    spread = or_zero(mean(p * p)) - middle * middle
     return np.where(coin > 1e-4, spread / np.where(coin > 1e-4, coin, 1.0), 0.0)
 
 
@@ -159,7 +163,7 @@ def polled(f: Array, of_line: Array, least: Array, step_s: Array, length_s: Arra
     length, in_runs, on = burst_polls(f, step_s, length_s)
     sharp = dispersion(p)
     weight = np.maximum(ramp(sharp, 0.85, 0.1), ramp(length, 15.0, 15.0))
-    share = weight * np.minimum(in_runs, np.nan_to_num(mean(p))) + (1 - weight) * np.nan_to_num(mean(f))
+    share = weight * np.minimum(in_runs, or_zero(mean(p))) + (1 - weight) * or_zero(mean(f))
     known = ramp(length, 1.5, 2.5) * ramp(sharp, 0.45, 0.25) * alike
     stream = np.fmax(np.where(np.isnan(of_line), 0.5, ramp(of_line, 0.3, 0.4)), _FAST * ramp(-length_s, -0.09, 0.04))
     known = np.where(on > _ALWAYS, stream, known)
@@ -177,7 +181,7 @@ def paired(f: Array, presence: Array, least: Array) -> Duty:
     (0.4, 1.0)
     """
     known = ramp(dispersion(levels.soft_presence(np.clip(f, 0.0, 1.0))), 0.6, 0.25)
-    share = np.clip(np.nan_to_num(mean(np.maximum(presence, 0.0))), 0.0, 1.0)
+    share = np.clip(or_zero(mean(np.maximum(presence, 0.0))), 0.0, 1.0)
     return Duty(share, _least(least, share), known, 0.02 + 0.05 * (1 - known), np.ones(share.shape, dtype=bool))
 
 
@@ -222,19 +226,18 @@ def scaled_to(flow: Array, share: Array) -> Array:
     >>> scaled_to(np.array([0.0, 1.0, 3.0]), np.array(0.5)).round(3).tolist()
     [0.0, 0.5, 1.0]
     """
-    flow = np.maximum(flow, 0.0)
-    count = np.count_nonzero(~np.isnan(flow), axis=-1)
+    missing = np.isnan(flow)
+    known = np.where(missing, 0.0, np.maximum(flow, 0.0))
+    wanted = share * (flow.shape[-1] - np.count_nonzero(missing, axis=-1))
     full = np.zeros(flow.shape, dtype=bool)
-    tau = flow
+    free = tau = known
     for _ in range(6):
-        free = np.where(full, np.nan, flow)
-        left = np.maximum(share * count - np.count_nonzero(full, axis=-1), 0.0)
-        total = np.nansum(free, axis=-1)
-        scale = np.where(total > 0, left / np.where(total > 0, total, 1.0), 0.0)
-        tau = np.where(full, 1.0, flow * scale[..., None])
-        with np.errstate(invalid="ignore"):
-            over = tau > 1.0
+        total = free.sum(axis=-1)
+        left = np.maximum(wanted - np.count_nonzero(full, axis=-1), 0.0)
+        tau = free * np.where(total > 0, left / np.where(total > 0, total, 1.0), 0.0)[..., None]
+        over = tau > 1.0
         if not over.any():
             break
         full |= over
-    return np.minimum(tau, 1.0)
+        free = np.where(full, 0.0, known)
+    return np.where(missing, np.nan, np.where(full, 1.0, np.minimum(tau, 1.0)))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals import levels
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import mean, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -75,6 +75,6 @@ def exposed_share(lack: Array, tau: Array, share: Array) -> Array:
     >>> float(exposed_share(np.array([0.5, 0.0]), np.array([0.4, 0.4]), np.array(0.4)))
     0.5
     """
-    moved = np.nan_to_num(mean(tau))
-    fits = np.nan_to_num(mean(np.minimum(lack, tau))) / np.maximum(moved, 1e-9)
-    return np.minimum(np.minimum(fits, np.nan_to_num(mean(lack)) / np.maximum(share, 1e-9)), 1.0)
+    moved = or_zero(mean(tau))
+    fits = or_zero(mean(np.minimum(lack, tau))) / np.maximum(moved, 1e-9)
+    return np.minimum(np.minimum(fits, or_zero(mean(lack)) / np.maximum(share, 1e-9)), 1.0)

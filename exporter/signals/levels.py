@@ -103,6 +103,8 @@ def presence(traffic: Array, low: Array, high: Array) -> Array:
     span = (high - low)[..., None]
     with np.errstate(invalid="ignore"):
         usable = span > 0
+        if usable.all():
+            return np.asarray((traffic - low[..., None]) / span)
     return np.where(usable, (traffic - low[..., None]) / np.where(usable, span, 1.0), 0.0 * traffic)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals.correlation import variation
-from exporter.signals.overlap import boxcar_mean, mean
+from exporter.signals.overlap import boxcar_mean, mean, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -53,10 +53,10 @@ def grain(tau: Array, length_s: Array, window_s: Array) -> Array:
     >>> grain(tau, np.array([0.1, 0.1]), np.array([0.1, 0.1])).tolist()
     [1.0, 0.0]
     """
-    middle = np.nan_to_num(mean(tau))
+    middle = or_zero(mean(tau))
     coin = middle * (1.0 - middle)
     some = coin > 1e-9
-    resolved = np.where(some, np.nan_to_num(mean(tau * tau) - middle * middle) / np.where(some, coin, 1.0), 1.0)
+    resolved = np.where(some, or_zero(mean(tau * tau) - middle * middle) / np.where(some, coin, 1.0), 1.0)
     known = np.maximum((resolved - _COARSE) / _COARSE_SPAN, (middle - _ALWAYS) / _ALWAYS_SPAN)
     return 1.0 - (1.0 - np.clip(known, 0.0, 1.0)) * np.fmin(1.0, window_s / length_s)
 

@@ -24,13 +24,22 @@ def mean(x: Array) -> Array:
     >>> float(mean(np.array([1.0, np.nan, 3.0])))
     2.0
     """
-    total = x.sum(axis=-1)
+    total = np.add.reduce(x, axis=-1)
     if x.shape[-1] and not np.isnan(total).any():
         return np.asarray(total / x.shape[-1])
     missing = np.isnan(x)
     count = x.shape[-1] - np.count_nonzero(missing, axis=-1)
     total = np.where(missing, 0.0, x).sum(axis=-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def or_zero(x: Array) -> Array:
+    """x with 0 where it is NaN: numpy's nan_to_num looks for infinities as well, and costs ten times that. [...]. O(n).
+
+    >>> or_zero(np.array([1.0, np.nan])).tolist()
+    [1.0, 0.0]
+    """
+    return np.where(np.isnan(x), 0.0, x)
 
 
 def exposed(lack: Array, tau: Array) -> Array:

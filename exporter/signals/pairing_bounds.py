@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import mean, or_zero
 
 Array = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def together(lack: Array, tau: Array, smooth: Array) -> Array:
     0.583
     """
     both = np.minimum(lack, tau) + np.minimum(neighbours(lack), smooth)
-    return np.nan_to_num(mean(both)) / 2 / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+    return or_zero(mean(both)) / 2 / np.maximum(or_zero(mean(tau)), 1e-9)
 
 
 def independent(lack: Array, tau: Array) -> Array:
@@ -63,7 +63,7 @@ def independent(lack: Array, tau: Array) -> Array:
     >>> float(independent(np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.5, 0.5, 0.5, 0.5])))
     0.5
     """
-    return np.nan_to_num(mean(lack * tau)) / np.maximum(np.nan_to_num(mean(tau)), 1e-9)
+    return or_zero(mean(lack * tau)) / np.maximum(or_zero(mean(tau)), 1e-9)
 
 
 def likely(whole: Array, chance: Array) -> Array:
