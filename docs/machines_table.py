@@ -40,6 +40,12 @@ How long a momentary value averages, and how often it is new, is known for these
 What a sensor really does is measured while it is read: `overlap_sensor_refresh_seconds`, `overlap_sensor_window_seconds`. Where
 readings prove this table wrong, they are believed.
 
+## Ports that are none
+
+Boards with NVSwitches of the fifth generation have ConnectX-7 functions that manage them and look like active ports. They are
+told by their product data (`vpd` below the PCI function, which root may read), elsewhere by an InfiniBand port without an
+interface whose counters all fail. They are left out of everything, and `doctor` names them.
+
 ## What has been tried
 
 Each row is a machine of the tests: a library that answers as its boards do, a tree as its kernel shows it, and a job whose

@@ -100,6 +100,8 @@ def _rdma(facts: Facts) -> Iterator[Verdict]:
             yield Verdict(WARN, f"{told}, and the port is down", "look at its cable and at the switch, if the job is to use it")
         else:
             yield Verdict(OK, told)
+    if names := seen.told.get("rdma_left_out"):
+        yield Verdict(OK, f"no ports of a job, left out: {', '.join(names)} (switches, or management of NVSwitches)")
 
 
 def _interfaces(facts: Facts) -> Iterator[Verdict]:

@@ -257,6 +257,12 @@ def test_ports_without_bytes_are_told_apart_from_ports_that_are_down_and_from_hi
     assert statuses("rdma", seen=replace(SEEN, quarantined=(Quarantine("rdma_port", "mlx5_0", 1.0, "hang"),))) == ["fail"]
 
 
+def test_devices_that_are_no_ports_of_a_job_are_named() -> None:
+    left_out = replace(SEEN, told={**SEEN.told, "rdma_left_out": ["mlx5_8", "mlx5_9"]})
+    assert statuses("rdma", seen=left_out) == ["ok", "ok"]
+    assert "mlx5_8, mlx5_9" in verdicts("rdma", seen=left_out)[1][1]
+
+
 def test_slow_reads_and_missed_ticks_are_different_complaints() -> None:
     backed_off = replace(SEEN, sources=(replace(HEALTH, interval_s=0.4),), costs={"nvml/GPU-0": Cost(0.02, 0.05, 0.1)})
     starved = replace(SEEN, sources=(replace(HEALTH, missed_ticks=50),))
