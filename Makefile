@@ -55,6 +55,7 @@ golden:
 	@$(BIN)/python -m pytest -q -n 2 --update-golden
 	@$(BIN)/python -m docs.metrics_table
 	@$(BIN)/python -m docs.drivers_table
+	@$(BIN)/python -m docs.machines_table
 	@$(BIN)/python -m docs.advice_lists
 	@echo "make golden: rewritten; now read 'git diff tests/golden'"
 
