@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,14 @@ from exporter.reader_turns import Turn
 from exporter.sources import Opened
 
 
+_LOST = "gpu_lost"  # what a device is counted under that cannot be opened: only GPUs are lost
+
+
 class Ledger:
     """The devices, the lost ones among them, and the kinds that are down. Used by the thread that does the rounds."""
 
-    def __init__(self, device_kind: str, outlet: Outlet, clock: Clock) -> None:
+    def __init__(self, kind: str, device_kind: str, outlet: Outlet, clock: Clock) -> None:
+        self._kind = kind
         self._device_kind = device_kind
         self._outlet = outlet
         self._clock = clock
@@ -27,6 +32,7 @@ class Ledger:
         self._told: tuple[tuple[Device, ...], tuple[Source, ...], dict[str, Any]] | None = None
         self._sources: dict[str, Source] = {}  # those told, by name
         self._down: dict[str, SourceStatus] = {}
+        self._lost_at_opening: Counter[str] = Counter()
         self.lost: dict[str, str] = {}  # device id -> reason
 
     def found(self, opened: Opened, sources: Sequence[Source], skipped: Sequence[str], *, everything: bool) -> bool:
@@ -50,6 +56,7 @@ class Ledger:
         lost_anew = {i: reason for i, reason in opened.lost.items() if self.lost.get(i) != reason}
         for device_id, reason in lost_anew.items():
             self.lose(device_id, reason)
+            self._tell_lost(device_id, reason)
         for device_id in [d.id for d in opened.devices if d.id in self.lost and d.id not in opened.lost]:
             del self.lost[device_id]
             self._outlet.send_quarantine(self._device_kind, device_id, None, self._clock.mono_s())
@@ -59,6 +66,13 @@ class Ledger:
         """A device is gone; it is tried again later."""
         self.lost[device_id] = reason
         self._outlet.send_quarantine(self._device_kind, device_id, reason, self._clock.mono_s())
+
+    def _tell_lost(self, device_id: str, reason: str) -> None:
+        """A device that could not be opened has no lane that would count that and say so."""
+        self._lost_at_opening[device_id] += 1
+        errors = {_LOST: self._lost_at_opening[device_id]}
+        name = f"{self._kind}/{device_id}"
+        self._outlet.send_status([SourceStatus(name, 0.0, errors=errors, up=False, reason=reason)], self._clock.mono_s())
 
     def knows(self, source: Source) -> bool:
         """Whether a source is in the inventory in force."""

@@ -68,7 +68,7 @@ class Rounds:
         self._leave = leave  # ends the process with a status
         self._phase_s = clock.mono_s()
         self._turns: dict[str, Turn] = {}
-        self._ledger = Ledger(opener.device_kind, outlet, clock)
+        self._ledger = Ledger(opener.kind, opener.device_kind, outlet, clock)
         self._stale: set[str] = set()  # sources whose lanes must not be kept
         self._skip: frozenset[str] = frozenset(settings.skip)  # what the exporter wants left alone
         self._stuck_opening: set[str] = set()  # what a thread was left behind in while it opened devices
