@@ -1,9 +1,9 @@
-"""`make stack`: the demo, Prometheus with the shipped rules and Alertmanager, all on loopback, until Ctrl-C.
+"""`make stack`: a simulated node in trouble, Prometheus with the shipped rules and Alertmanager, on loopback, until Ctrl-C.
 
-Every duration of the rules is divided by FASTER, so that an alert comes within minutes of a simulated job that serializes;
-nothing else of them is changed. With `--speed` the node lives faster still, and the rules with it. Says when the first
-alert has arrived at Alertmanager. Nothing is installed or kept: the files lie in a temporary folder. Grafana is not
-started, since it is not to be had as a Debian package; deploy/compose has it.
+The node is the real daemon, fed from a simulated trace that is played again and again. Every duration of the rules is divided
+by FASTER, so that an alert comes within minutes; nothing else of them is changed. With `--speed` the node lives faster still,
+and the rules with it. Says when the first alert has arrived at Alertmanager. Nothing is installed or kept: the files lie in a
+temporary folder. Grafana is not started, since it is not to be had as a Debian package; deploy/compose has it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from typing import Any
 
 from deploy.prometheus.build import files
 
-FASTER = 30  # a quarter of an hour becomes half a minute; the demo stays 60 to 90 s in each situation
+FASTER = 10  # a quarter of an hour becomes a minute and a half
 WITHIN_S = 600.0
+_TRACE_S = 120
 _HOST = "127.0.0.1"
+_EXPORTER = (sys.executable, "-m", "exporter")
 
 
 def _configuration(folder: Path, exporter: int, alertmanager: int, faster: int) -> None:
@@ -97,6 +99,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9777, help="of the exporter (default 9777)")
     parser.add_argument("--prometheus-port", type=int, default=9090, help="(default 9090)")
     parser.add_argument("--alertmanager-port", type=int, default=9093, help="(default 9093)")
+    parser.add_argument("--scenario", default="serialized", metavar="NAME",
+                        help="what is wrong with the node: one of overlap-exporter simulate --list (default serialized)")
     parser.add_argument("--speed", type=int, default=1, choices=(1, 2), help="of the simulated node (default 1)")
     parser.add_argument("--until-alert", action="store_true", help="end when the first alert has arrived")
     args = parser.parse_args()
@@ -106,6 +110,10 @@ def main() -> None:
         raise SystemExit("prometheus and prometheus-alertmanager are needed: sh .ci/tools installs them from Debian or Ubuntu")
     with tempfile.TemporaryDirectory(prefix="overlap-stack-") as kept, ExitStack() as stack:
         folder = Path(kept)
+        trace = folder / f"{args.scenario}.jsonl.gz"
+        if subprocess.run([*_EXPORTER, "simulate", args.scenario, trace, f"--seconds={_TRACE_S}"], stdout=subprocess.DEVNULL,
+                          check=False).returncode:  # fmt: skip
+            raise SystemExit(1)  # it has said why
         faster = FASTER * args.speed
         _configuration(folder, args.port, args.alertmanager_port, faster)
         ports = {"exporter": args.port, "alertmanager": args.alertmanager_port, "prometheus": args.prometheus_port}
@@ -113,7 +121,7 @@ def main() -> None:
         listen = {name: f"--web.listen-address={url.removeprefix('http://')}" for name, url in urls.items()}
         config = {name: f"--config.file={folder / name}.yml" for name in ("alertmanager", "prometheus")}
         commands = {
-            "exporter": [sys.executable, "-m", "exporter", "demo", f"--speed={args.speed}", listen["exporter"]],
+            "exporter": [*_EXPORTER, "replay", str(trace), "--loop", f"--speed={args.speed}", listen["exporter"]],
             "alertmanager": [str(servers[1]), config["alertmanager"], listen["alertmanager"],
                              f"--storage.path={folder / 'alerts'}", "--cluster.listen-address="],
             "prometheus": [str(servers[0]), config["prometheus"], listen["prometheus"],
@@ -124,7 +132,8 @@ def main() -> None:
             _wait(partial(_answers, f"{url}/-/ready"), running, 30, f"{name} is ready")
         for name, url in urls.items():
             print(f"{name:<13} {url}/")
-        print(f"Simulated node; rules at {faster} times their speed. Waiting for an alert, some minutes ...", flush=True)
+        print(f"A simulated node, {args.scenario.replace('_', ' ')}; rules at {faster} times their speed. Waiting for "
+              "an alert, some minutes ...", flush=True)  # fmt: skip
         alerts = _wait(partial(_answers, f"{urls['alertmanager']}/api/v2/alerts"), running, WITHIN_S, "an alert")
         for alert in alerts or ():
             labels, told = alert["labels"], alert["annotations"]

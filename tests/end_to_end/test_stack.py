@@ -34,6 +34,16 @@ def test_the_stack_starts_and_its_first_alert_arrives() -> None:
     assert "Arrived:" in done.stdout
 
 
+def test_the_stack_knows_the_scenarios_and_says_so_before_it_starts_anything() -> None:
+    require("prometheus")
+    require("prometheus-alertmanager")
+    done = subprocess.run([sys.executable, "-m", "deploy.stack", "--scenario", "sabotage"],
+                          capture_output=True, text=True, cwd=ROOT, timeout=60)  # fmt: skip
+    assert done.returncode == 1
+    assert "sabotage" in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize("name", ["compose.yml"])
 def test_the_compose_file_follows_the_specification(name: str) -> None:
     subprocess.run([sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE / name)],
