@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporter.clock import Clock
-from exporter.model import Device, Source, SourceStatus
+from exporter.model import EMPTY, Device, Source, SourceStatus
 from exporter.reader_outlet import Outlet
 from exporter.reader_turns import Turn
 from exporter.sources import Opened
-
 
 _LOST = "gpu_lost"  # what a device is counted under that cannot be opened: only GPUs are lost
 
@@ -55,24 +54,20 @@ class Ledger:
     def _losses(self, opened: Opened) -> bool:
         lost_anew = {i: reason for i, reason in opened.lost.items() if self.lost.get(i) != reason}
         for device_id, reason in lost_anew.items():
-            self.lose(device_id, reason)
-            self._tell_lost(device_id, reason)
+            self._lost_at_opening[device_id] += 1
+            self.lose(device_id, reason, {_LOST: self._lost_at_opening[device_id]})  # there is no lane that counts it
         for device_id in [d.id for d in opened.devices if d.id in self.lost and d.id not in opened.lost]:
             del self.lost[device_id]
             self._outlet.send_quarantine(self._device_kind, device_id, None, self._clock.mono_s())
         return bool(lost_anew)
 
-    def lose(self, device_id: str, reason: str) -> None:
-        """A device is gone; it is tried again later."""
+    def lose(self, device_id: str, reason: str, errors: Mapping[str, int] = EMPTY) -> None:
+        """A device is gone, whichever of its lanes it was that noticed; it is tried again later."""
         self.lost[device_id] = reason
-        self._outlet.send_quarantine(self._device_kind, device_id, reason, self._clock.mono_s())
-
-    def _tell_lost(self, device_id: str, reason: str) -> None:
-        """A device that could not be opened has no lane that would count that and say so."""
-        self._lost_at_opening[device_id] += 1
-        errors = {_LOST: self._lost_at_opening[device_id]}
-        name = f"{self._kind}/{device_id}"
-        self._outlet.send_status([SourceStatus(name, 0.0, errors=errors, up=False, reason=reason)], self._clock.mono_s())
+        now_s = self._clock.mono_s()
+        self._outlet.send_quarantine(self._device_kind, device_id, reason, now_s)
+        status = SourceStatus(f"{self._kind}/{device_id}", 0.0, errors=errors, up=False, reason=reason)
+        self._outlet.send_status([status], now_s)
 
     def knows(self, source: Source) -> bool:
         """Whether a source is in the inventory in force."""

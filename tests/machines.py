@@ -32,7 +32,8 @@ class Running:
 class Machine:
     """One node. Board k and port k do the same job: waves[k] gives the power, traffic flows in its communication part.
 
-    flat_bytes_per_s: traffic that never stops, in place of that of the waves. No boards: a node without NVML.
+    flat_bytes_per_s: traffic that never stops, in place of that of the waves. nics_work: what NIC k carries is the job's, too,
+    instead of a steady murmur. No boards: a node without NVML.
     refresh_s: how often the counters of ports and NICs take a new value.
     """
 
@@ -42,6 +43,7 @@ class Machine:
     port_bytes_per_s: float = 22.5e9
     flat_bytes_per_s: float | None = None
     nic_bytes_per_s: float = 1e6
+    nics_work: bool = False
     refresh_s: float = 0.005
 
     @contextmanager
@@ -69,8 +71,14 @@ class Machine:
     def _plan(self, tree: Tree) -> list[Moving]:
         plan = move_ports(tree, self.node, [self.traffic(k) for k in range(self.node.ports)])
         for k in range(self.node.nics):
-            plan += move_nic(tree, self.node, k, Waveform(0.0, 1.0, self.nic_bytes_per_s))
+            plan += move_nic(tree, self.node, k, self.nic_traffic(k))
         return plan
+
+    def nic_traffic(self, k: int) -> Waveform:
+        """What NIC k carries."""
+        if self.nics_work:
+            return replace(self.traffic(k), rate_bytes_per_s=self.nic_bytes_per_s)
+        return Waveform(0.0, 1.0, self.nic_bytes_per_s)
 
     def traffic(self, k: int) -> Waveform:
         """What port k carries."""

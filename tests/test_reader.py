@@ -575,7 +575,9 @@ def test_a_lost_gpu_is_named_and_the_other_keeps_its_rate(fake: FakeNvml, reader
     reader.run_until(lambda: any(isinstance(e, Quarantine) for e in reader.events))
     lost = next(e for e in reader.events if isinstance(e, Quarantine))
     assert (lost.kind, lost.id, lost.reason) == ("gpu", "GPU-1", "gpu_lost")
-    assert sum(s.errors["gpu_lost"] for s in [reader.statuses(n)[-1] for n in ("nvml/GPU-1", "gpm/GPU-1")]) == 1
+    reader.run_until(lambda: not reader.statuses("nvml/GPU-1")[-1].up)  # whichever of its lanes it was that noticed
+    told = [reader.statuses(name) for name in ("nvml/GPU-1", "gpm/GPU-1")]
+    assert sum(max(status.errors.get("gpu_lost", 0) for status in statuses) for statuses in told) == 1
     others, mine = len(reader.records("nvml/GPU-0")), len(reader.records("nvml/GPU-1"))
     reader.run(1.0)
     assert len(reader.records("nvml/GPU-0")) - others >= 9

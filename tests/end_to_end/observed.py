@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.end_to_end.metronome import Metronome
-from tests.end_to_end.processes import Daemon, daemon
+from tests.end_to_end.processes import Daemon, daemon, without_rights
 from tests.machines import Machine, Running
 from tests.tools import require
 
@@ -41,7 +41,10 @@ class Act:
 
 @dataclass(frozen=True)
 class Case:
-    """What is run. prepare: before the start; the stack ends what it starts. ready: wait for /-/ready first."""
+    """What is run. prepare: before the start; the stack ends what it starts. ready: wait for /-/ready first.
+
+    rights: whether the daemon, when root runs it, may read files that are closed to everybody.
+    """
 
     name: str
     machine: Machine
@@ -50,6 +53,7 @@ class Case:
     prepare: Callable[[Running, ExitStack, Path], Any] = lambda running, stack, folder: None
     config: Mapping[str, Any] = field(default_factory=dict)
     ready: bool = True
+    rights: bool = True
     last: Callable[[Running, Daemon], Any] = lambda running, daemon: None  # its answer is kept in Observation.last
 
 
@@ -146,7 +150,8 @@ def observe(case: Case, folder: Path) -> Observation:
         config = folder / "config.yml"
         config.write_text(json.dumps(case.config) if case.config else "{}")
         metronome = stack.enter_context(Metronome())
-        ran = stack.enter_context(daemon(folder, [*running.arguments, "--config.file", str(config)], running.environment))
+        arguments, before = [*running.arguments, "--config.file", str(config)], [] if case.rights else without_rights()
+        ran = stack.enter_context(daemon(folder, arguments, running.environment, before=before))
         metronome.follow(ran.process.pid)
         if case.ready:
             ran.ready()

@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.tools import require
+
 EXPORTER = (sys.executable, "-m", "exporter")
 
 
@@ -90,7 +92,10 @@ class Daemon:
         """The reader processes that are listened to, by role."""
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            words = child.cmdline()
+            try:
+                words = child.cmdline()
+            except psutil.Error:
+                continue  # it has just ended
             if "exporter.reader" in words:
                 found[words[words.index("exporter.reader") + 1]] = child
         return found
@@ -100,15 +105,22 @@ class Daemon:
         return self.process.wait(10)
 
 
+def without_rights() -> list[str]:
+    """Words before a command for which a closed file is to be closed: for root, who may read any file, without that right."""
+    if os.geteuid() != 0:
+        return []
+    return [require("setpriv"), "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+
+
 @contextmanager
 def daemon(folder: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None,
-           command: str = "serve") -> Iterator[Daemon]:  # fmt: skip
+           command: str = "serve", before: Sequence[str] = ()) -> Iterator[Daemon]:  # fmt: skip
     """The real daemon on a free port of loopback; ended, with all its children, when the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{command}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*EXPORTER, command, "--web.listen-address", "127.0.0.1:0", *arguments],
+            [*before, *EXPORTER, command, "--web.listen-address", "127.0.0.1:0", *arguments],
             stdout=out, stderr=out, env={**os.environ, **(environment or {})},
         )  # fmt: skip
     running = Daemon(process, log)
