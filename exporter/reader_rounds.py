@@ -154,6 +154,7 @@ class Rounds:
         turn.up, turn.reason = error is None, error.reason if error is not None else None
         if values is not None:
             self._back_off_s = 1.0
+            turn.read_gave(values)
             self._pending.append(Reading(lane.source, (before_s + after_s) / 2, after_s - before_s, values))
         return True, error
 

@@ -36,6 +36,7 @@ RESOLVED_ERROR = 0.07
 _MIN_TILES = 50
 _WHOLE = 0.8  # of a byte interval
 FLAT_TRAFFIC, _FLAT_POWER = 0.15, 0.035  # standard deviation as a share of the mean
+_STREAM = 0.85  # duty by pairs of reads from which on traffic is one stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ def judge(w: Window) -> tuple[Verdicts, Resolved]:
         return by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside), first
     mixed = mixtures(w.t, w.power, w.utilization, seen.beside, seen.duty, seen.polled, w.limit_watts, w.remembered)
     with np.errstate(invalid="ignore"):
-        still = seen.polled & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
+        steady = seen.polled | (seen.duty.share > _STREAM)
+        still = steady & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
     first = _first(w, np.where(still, 0.0, mixed.lowest_watts))
     limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, WHOLE_WIDTH, POWER_WIDTH)
     by_power = blend(mixed, first, resolved_weight(seen.clear, mixed, w.correlation, still), seen.duty, limit)

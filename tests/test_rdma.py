@@ -14,7 +14,7 @@ import pytest
 from exporter.model import Device, Inventory
 from exporter.pairing import pair
 from exporter.quantities import quantity_of, split_channel
-from exporter.sources import Lane, LaneError, NetSettings, Opened
+from exporter.sources import PAIRED, SLOW, Lane, LaneError, NetSettings, Opened, Plan, PlannedLane
 from exporter.sources import files as files_module
 from exporter.sources import sysfs as sysfs_module
 from exporter.sources.net import open_net
@@ -77,7 +77,10 @@ def described(opened: Opened, root: str) -> str:
     lines += [f"status {status.source} {'up' if status.up else 'down'} {status.reason}" for status in opened.statuses]
     lines += [f"extra {key}: {value}" for key, value in opened.extra.items()]
     for lane in opened.lanes:
-        lines.append(f"lane {lane.source.name} every {lane.source.interval_s:g} s, of {lane.device_kind} {lane.device_id}")
+        pairs = ""
+        if isinstance(lane, PlannedLane) and lane.plan.pair_s:
+            pairs = f", 1 in {lane.plan.every} again after {lane.plan.pair_s:g} s"
+        lines.append(f"lane {lane.source.name} every {lane.source.interval_s:g} s{pairs}, of {lane.device_kind} {lane.device_id}")
         try:
             read = lane.read()
         except LaneError as error:
@@ -635,6 +638,50 @@ def test_errors_in_counters_are_asked_for_each_fifth_second_and_hw_counters_each
     assert {key for key, interval_s in at.items() if interval_s == 5.0} == {
         "up_ratio", "rate_bytes_per_second", "events/credit_stall", "events/drops", "events/link_error", "events/link_down"}
     assert {"events/cnp_tx", "events/out_of_order_rx", "events/ack_timeout"} <= {k for k, s in at.items() if s == 1.0}
+
+
+# How often bytes are read.
+
+
+def plan_of(opened: Opened, name: str) -> Plan:
+    lane = lane_of(opened, f"rdma/{name}")
+    assert isinstance(lane, PlannedLane)
+    assert lane.source.interval_s == pytest.approx(lane.plan.interval_s)
+    return lane.plan
+
+
+@pytest.mark.parametrize(
+    ("driver", "counters", "plan"),
+    [
+        ("mlx5_core", {"counters/port_xmit_data": 1, "counters/port_rcv_data": 1}, PAIRED),
+        ("hfi1", {"counters/port_xmit_data": 1, "counters/port_rcv_data": 1}, PAIRED),
+        ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1}, PAIRED.beyond(0.010)),
+        ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 12}, PAIRED.beyond(0.012)),
+        ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 0}, PAIRED),
+        ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 500}, Plan(PAIRED.hertz, 0.0, 5)),
+        ("efa", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1}, Plan(4.0)),
+        ("bnxt_en", {"counters/port_xmit_data": "!EINVAL", "counters/port_rcv_data": "!EINVAL",
+                     "hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1}, SLOW),
+    ],
+)  # fmt: skip
+def test_a_port_is_read_by_the_plan_of_its_counters_and_at_one_rate_where_that_is_set(
+    driver: str, counters: dict[str, Any], plan: Plan, tmp_path: Path
+) -> None:
+    tree = Tree(tmp_path)
+    build_port(tree, "x_0", driver, counters)
+    assert plan_of(open_rdma(settings(tree)), "x_0") == plan
+    steady = plan_of(open_rdma(settings(tree, network_hertz=50.0)), "x_0")
+    assert steady == (Plan(4.0) if driver == "efa" else Plan(50.0))
+
+
+def test_a_device_of_two_ports_is_read_as_its_slower_one(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    build_port(tree, "bnxt_re0", "bnxt_en", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1})
+    second = "sys/class/infiniband/bnxt_re0/ports/2"
+    for file in ("hw_counters/tx_roce_only_bytes", "hw_counters/rx_roce_only_bytes"):
+        tree.write(f"{second}/{file}", "7")
+    tree.write(f"{second}/state", "4: ACTIVE")
+    assert plan_of(open_rdma(settings(tree)), "bnxt_re0") == SLOW
 
 
 # The table.

@@ -16,8 +16,9 @@ Array = NDArray[np.float64]
 SYMMETRY_SPAN_S = 2.0  # collectives of real jobs send and receive in turns; over two seconds they are balanced
 _SYMMETRY_FROM, _SYMMETRY_FULL = 0.5, 0.7  # ratio of the directions: below the first one-way, above the second balanced
 _ACK_SHARE = 0.02  # what a one-way flow sends back: acknowledgements and read requests are not a collective
-PAIR_S = 0.0255  # reads that follow each other so closely show the rate inside a burst
+PAIR_S = 0.0255  # reads that follow others so closely show the rate inside a burst
 _PAIRED = 0.45  # of the distance of other reads
+_FAST_S = 0.01  # polls so fast are pairs; at 20 ms a counter that ticks each 10 ms gives one to three ticks of a stream
 FINE_S = 0.04  # shortest interval that is judged: below, counters that refresh every 10 ms quantise
 
 
@@ -157,7 +158,7 @@ def pairs(t: Array, interval_s: float) -> NDArray[np.intp]:
     >>> pairs(np.arange(6) * 0.1, 0.1).tolist()
     []
     """
-    if interval_s <= PAIR_S:
+    if interval_s <= _FAST_S:
         return np.arange(0, len(t) - 1, max(1, round(0.05 / interval_s)))
     return np.flatnonzero(np.diff(t) < min(PAIR_S, _PAIRED * interval_s))
 

@@ -78,8 +78,7 @@ def volley_refresh(t: Array, total: Array, interval_s: float) -> float:
     gaps = np.diff(t[changed])[volley[changed[1:]] == volley[changed[:-1]]]
     if len(gaps) < _MIN_IN_VOLLEYS:
         return float("nan")
-    # Reads somewhat closer than the refresh see it in gaps of one and of two reads.
-    return float(gaps[gaps <= 2.1 * float(np.quantile(gaps, 0.1))].mean())
+    return float(gaps[gaps <= 1.6 * float(np.quantile(gaps, 0.1))].mean())
 
 
 def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:

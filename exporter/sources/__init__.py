@@ -86,6 +86,7 @@ class Plan:
 
 # By what the counters of a device give; a driver's own is a column of its table.
 PAIRED = Plan(25.0, 0.005, 5)  # new at each read
+STEADY = Plan(50.0)  # new each 10 ms or so: pairs would stand still or jump
 SLOW = Plan(10.0)  # a device fills memory now and then: it shows no sooner to whoever asks more often
 
 
