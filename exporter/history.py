@@ -295,7 +295,7 @@ class History:
         """
         with self._lock:
             slices = [ring.slice(row, start_s, end_s) for ring, row in self._rows.get(channel, ())]
-        return max(slices, key=lambda s: len(s[0]), default=(_EMPTY, _EMPTY))
+        return slices[0] if len(slices) == 1 else max(slices, key=lambda s: len(s[0]), default=(_EMPTY, _EMPTY))
 
     def latest(self, now_s: float) -> Mapping[str, tuple[float, float]]:
         """Channel -> (value, t_s) of what is fresh at now_s and not quarantined.

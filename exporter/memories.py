@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,7 @@ class GpuMemory:
         """The step period that most of the latest estimates agree on, seconds; None without."""
         votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
         seen = [period for period in votes if not math.isnan(period)]
-        middle = float(np.median(seen)) if seen else math.nan
+        middle = median(seen) if seen else math.nan
         agreed = sum(same_period(period, middle) for period in seen)
         return middle if 2 * agreed > len(votes) else None
 
@@ -149,7 +150,7 @@ class GpuMemory:
         refresh_s, window_s = device.power_refresh_s, device.power_window_s
         seen_slow = seen_fast = False
         if self.transitions:
-            seen_slow = float(np.median([f for _, f in self.transitions])) > sensor.SLOW_FLOOR_S
+            seen_slow = median(f for _, f in self.transitions) > sensor.SLOW_FLOOR_S
             seen_fast = not seen_slow
         if window_s is None:
             window_s = _PROVEN_WINDOW_S if seen_fast and device.power_source != "average" else _UNKNOWN_WINDOW_S

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from exporter.signals import levels, pairing_bounds
 from exporter.signals.compute_level import ComputeLevel, compute_level
 from exporter.signals.duty import Duty, scaled_to
-from exporter.signals.overlap import mean, or_zero
+from exporter.signals.overlap import counted, mean, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -66,7 +66,7 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     watts, low_watts, high_watts = (np.array([getattr(f, key) for f in found]) for key in ("watts", "low", "high"))
     with np.errstate(invalid="ignore"):
         beside = np.where(tau > _FULL, power, np.nan)
-    few = np.count_nonzero(~np.isnan(beside), axis=-1) < 5
+    few = counted(~np.isnan(beside)) < 5
     alone = np.where(few, np.nan, levels.quantiles(beside, (0.10,))[0])
     stall = np.maximum(0.0, 1 - np.nan_to_num(mean(kernel), nan=1.0) - _SHORT)
     middle = or_zero(mean(power))
@@ -116,7 +116,7 @@ def idle_watts(power: Array, kernel: Array, bottom: Array, limit_watts: Array) -
     with np.errstate(invalid="ignore"):
         off = kernel < _IDLE_UTILIZATION
     out = np.fmin(bottom, _IDLE_OF_LIMIT * limit_watts)
-    for g in np.flatnonzero(np.count_nonzero(off, axis=-1) >= 3):
+    for g in np.flatnonzero(counted(off) >= 3):
         out[g] = np.median(power[g, off[g]])
     return out
 

@@ -119,7 +119,7 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         done, unknown = rates.flow(t, sent, received, longest_s)
         slow = counter.stale or slow_s > interval_s
         pairs = np.empty(0, dtype=np.intp) if slow else rates.pairs(t, interval_s)
-        if len(pairs) and counter.close_s > SLOW_COUNTER * float(np.median(t[pairs + 1] - t[pairs])):
+        if len(pairs) and counter.close_s > SLOW_COUNTER * float(np.sort(t[pairs + 1] - t[pairs])[len(pairs) // 2]):
             pairs = pairs[:0]  # the counter stands still in some pairs and jumps in others
         device = devices.get(device_id)
         line = math.nan if device is None or path == "nvlink" else device.rate_bytes_per_s or math.nan

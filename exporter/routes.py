@@ -22,7 +22,7 @@ from exporter.signals import kernel_gap
 from exporter.signals.correlation import variation
 from exporter.signals.duty import Duty, dispersion, ramp, scaled_to
 from exporter.signals.levels import soft_presence
-from exporter.signals.overlap import mean, or_zero
+from exporter.signals.overlap import counted, mean, or_zero
 from exporter.traffic import Traffic
 
 Array = NDArray[np.float64]
@@ -90,7 +90,7 @@ class Tiles:
     @property
     def usable(self) -> Mask:
         """[g]: enough of them to decide."""
-        return np.asarray(np.count_nonzero(~np.isnan(self.kernel_busy), axis=-1) >= _MIN_TILES)
+        return np.asarray(counted(~np.isnan(self.kernel_busy)) >= _MIN_TILES)
 
 
 def resolved_weight(clear: Array, mixed: Mixtures, r: Array, still: Mask) -> Array:

@@ -107,9 +107,9 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     with np.errstate(invalid="ignore"):
         inside = (t > start_s) & (t <= end_s)
     idle = idle_s[:, n:] >= min(IDLE_RUN_S, 0.9 * window_s)
-    count = np.count_nonzero(inside & ~np.isnan(power), axis=-1)
+    count = overlap.counted(inside & ~np.isnan(power))
     run = inside & ~idle & ~np.isnan(power)
-    running = np.count_nonzero(run, axis=-1) / np.maximum(count, 1)
+    running = overlap.counted(run) / np.maximum(count, 1)
     power = np.where(run, power, np.nan)
     traffic = np.where(run, readings.traffic[..., n:], np.nan)
     fine = _inside(readings.fine, readings.fine_t, idle, t, start_s, end_s)
@@ -120,8 +120,8 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
     scaled = _loudest(levels.presence(traffic, low, high), loud)
     tau = levels.soft_presence(scaled)
     has_fabric: Mask = np.asarray((~np.isnan(readings.floor)).any(axis=0))
-    known = np.count_nonzero(~np.isnan(np.where(has_fabric[:, None], traffic.sum(axis=0), np.nan)), axis=-1)
-    has_traffic = has_fabric & (known >= MIN_COVERAGE * np.count_nonzero(run, axis=-1)) & (known > 0)
+    known = overlap.counted(~np.isnan(np.where(has_fabric[:, None], traffic.sum(axis=0), np.nan)))
+    has_traffic = has_fabric & (known >= MIN_COVERAGE * overlap.counted(run)) & (known > 0)
     tau = np.where(has_traffic[:, None], tau, np.nan)
 
     window_of = np.array([s.window_s for s in readings.sensors])

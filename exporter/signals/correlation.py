@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import counted, moments
 
 Array = NDArray[np.float64]
 
@@ -21,9 +21,8 @@ def variation(x: Array) -> Array:
     >>> float(variation(np.array([1.0, 3.0])))
     0.5
     """
-    middle = mean(x)
-    spread = np.sqrt(mean((x - middle[..., None]) ** 2))
-    return np.where(middle > 0, spread / np.where(middle > 0, middle, 1.0), 0.0 * middle)
+    middle, variance = moments(x)
+    return np.where(middle > 0, np.sqrt(variance) / np.where(middle > 0, middle, 1.0), 0.0 * middle)
 
 
 def pearson(power: Array, traffic: Array) -> Array:
@@ -37,13 +36,20 @@ def pearson(power: Array, traffic: Array) -> Array:
     >>> float(pearson(np.array([400.0, 401.0, 400.0]), np.array([0.0, 9.0, 0.0])))
     nan
     """
-    known = ~(np.isnan(power) | np.isnan(traffic))
-    p, q = np.where(known, power, np.nan), np.where(known, traffic, np.nan)
-    p, q = p - mean(p)[..., None], q - mean(q)[..., None]
-    scale = np.sqrt(mean(p * p) * mean(q * q))
     with np.errstate(invalid="ignore"):
-        flat = ~((variation(power) >= _FLAT_POWER) & (variation(traffic) >= _FLAT_TRAFFIC) & (scale > 0))
-    return np.where(flat, np.nan, np.clip(mean(p * q) / np.where(flat, 1.0, scale), -1.0, 1.0))
+        flat = ~((variation(power) >= _FLAT_POWER) & (variation(traffic) >= _FLAT_TRAFFIC))
+    known = (power == power) & (traffic == traffic)
+    count = np.maximum(counted(known), 1)[..., None]
+    p, q = np.where(known, power, 0.0), np.where(known, traffic, 0.0)
+    p = np.where(known, p - p.sum(axis=-1, keepdims=True) / count, 0.0)
+    q = np.where(known, q - q.sum(axis=-1, keepdims=True) / count, 0.0)
+    scale = np.sqrt(_dot(p, p) * _dot(q, q))
+    flat |= ~(scale > 0)
+    return np.where(flat, np.nan, np.clip(_dot(p, q) / np.where(flat, 1.0, scale), -1.0, 1.0))
+
+
+def _dot(p: Array, q: Array) -> Array:
+    return np.asarray(np.einsum("...i,...i->...", p, q))
 
 
 def anticorrelation(r: Array, low: Array, high: Array, bottom: Array) -> Array:

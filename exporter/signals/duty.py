@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals import levels
-from exporter.signals.overlap import ON, mean, or_zero
+from exporter.signals.overlap import ON, counted, mean, moments, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -79,10 +79,9 @@ def dispersion(p: Array) -> Array:
     >>> float(dispersion(np.array([0.0, 1.0, 1.0, 0.0]))), float(dispersion(np.array([0.5, 0.5])))
     (1.0, 0.0)
     """
-    middle = or_zero(mean(p))
-    coin = middle * (1 - middle)
-    spread = or_zero(mean(p * p)) - middle * middle
-    return np.where(coin > 1e-4, spread / np.where(coin > 1e-4, coin, 1.0), 0.0)
+    middle, spread = moments(p)
+    coin = or_zero(middle * (1 - middle))
+    return np.where(coin > 1e-4, or_zero(spread) / np.where(coin > 1e-4, coin, 1.0), 0.0)
 
 
 def bursts(traffic: levels.Ordered, low: Array, high: Array) -> tuple[Bursts, Array]:
@@ -111,9 +110,9 @@ def burst_polls(f: Array, step_s: Array, length_s: Array) -> tuple[Array, Array,
     """
     with np.errstate(invalid="ignore"):
         on = f > ON
-    count = np.maximum(np.count_nonzero(~np.isnan(f), axis=-1), 1)
-    seen = np.count_nonzero(on, axis=-1)
-    runs = np.maximum(np.count_nonzero(on[..., 1:] & ~on[..., :-1], axis=-1) + on[..., :1].sum(axis=-1), 1)
+    count = np.maximum(counted(~np.isnan(f)), 1)
+    seen = counted(on)
+    runs = np.maximum(counted(on[..., 1:] & ~on[..., :-1]) + on[..., :1].sum(axis=-1), 1)
     steps = np.maximum(seen - _SMEAR * runs * length_s / step_s, 0.0)
     return steps / runs * step_s / length_s, steps / count, seen / count
 
@@ -138,9 +137,9 @@ def steadiness(f: Array, step_s: Array, length_s: Array) -> Array:
         inside[..., by:] &= on[..., :-by]
         inside[..., :-by] &= on[..., by:]
     filled = np.where(inside, f, np.nan)
-    middle = mean(filled)
-    spread = np.sqrt(np.maximum(mean(filled * filled) - middle * middle, 0.0))
-    few = np.count_nonzero(inside, axis=-1) < _FEW_INSIDE
+    middle, variance = moments(filled)
+    spread = np.sqrt(variance)
+    few = counted(inside) < _FEW_INSIDE
     with np.errstate(invalid="ignore"):
         return np.where(few, 1.0, 1 - ramp(spread / np.where(few, 1.0, middle), _ALIKE, _UNLIKE - _ALIKE))
 
@@ -211,7 +210,7 @@ def pairs_tell(pairs: Array, line: Array) -> Mask:
     >>> bool(pairs_tell(a([9.0] * 60), a(10.0))), bool(pairs_tell(a([0.0, 18.0] * 30), a(10.0)))
     (True, False)
     """
-    enough = np.count_nonzero(~np.isnan(pairs), axis=-1) >= _MIN_PAIRS
+    enough = counted(~np.isnan(pairs)) >= _MIN_PAIRS
     with np.errstate(invalid="ignore"):
         beyond = levels.quantiles(pairs, (0.9,))[0] > _BEYOND * line
     return np.asarray(enough & ~beyond)
@@ -228,12 +227,12 @@ def scaled_to(flow: Array, share: Array) -> Array:
     """
     missing = np.isnan(flow)
     known = np.where(missing, 0.0, np.maximum(flow, 0.0))
-    wanted = share * (flow.shape[-1] - np.count_nonzero(missing, axis=-1))
+    wanted = share * (flow.shape[-1] - counted(missing))
     full = np.zeros(flow.shape, dtype=bool)
     free = tau = known
     for _ in range(6):
         total = free.sum(axis=-1)
-        left = np.maximum(wanted - np.count_nonzero(full, axis=-1), 0.0)
+        left = np.maximum(wanted - counted(full), 0.0)
         tau = free * np.where(total > 0, left / np.where(total > 0, total, 1.0), 0.0)[..., None]
         over = tau > 1.0
         if not over.any():

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals import levels
-from exporter.signals.overlap import mean, or_zero
+from exporter.signals.overlap import counted, mean, or_zero
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -48,8 +48,8 @@ def compute_activity(kernel_busy: Array, sm_activity: Array, presence: Array) ->
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(kernel_busy > _RESIDENT, sm_activity / kernel_busy, np.nan)
         upper, top = levels.quantiles(ratio, (0.8, 0.95))
-        calm = np.count_nonzero((presence < _CALM) & (ratio > top[..., None] - _NEAR), axis=-1)
-        count = np.count_nonzero(~np.isnan(ratio), axis=-1)
+        calm = counted((presence < _CALM) & (ratio > top[..., None] - _NEAR))
+        count = counted(~np.isnan(ratio))
         plain = (top - upper <= _PLATEAU) & ((calm >= np.maximum(5.0, 0.02 * count)) | (top >= _ALIKE))
     return Activity(np.where(plain, (upper + top) / 2, np.fmax(_USUAL, top)), np.where(plain, _PLAIN_ERROR, _USUAL_ERROR))
 

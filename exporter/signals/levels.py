@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.overlap import counted
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -36,23 +38,21 @@ class Ordered(NamedTuple):
 
         NaN where there is nothing. O(log n) without a limit, O(n) with one.
         """
-        if self.values.shape[-1] == 0:
+        n = self.values.shape[-1]
+        if n == 0:
             return np.full((len(shares), *self.values.shape[:-1]), np.nan)
         count = self.known
         if above is not None:
             with np.errstate(invalid="ignore"):
-                count = np.count_nonzero(self.values > above[..., None], axis=-1)
-        out = np.empty((len(shares), *self.values.shape[:-1]))
-        for k, share in enumerate(shares):
-            place = share * np.maximum(count - 1, 0)
-            below = np.floor(place).astype(np.intp)
-            low, high = (self._at(self.known - count + i) for i in (below, np.minimum(below + 1, np.maximum(count - 1, 0))))
-            out[k] = low + (high - low) * (place - below)
+                count = counted(self.values > above[..., None])
+        last = np.maximum(count - 1, 0)
+        place = last[..., None] * np.array(shares)
+        below = np.floor(place).astype(np.intp)
+        both = np.concatenate((below, np.minimum(below + 1, last[..., None])), axis=-1)
+        index = np.minimum(both + (self.known - count)[..., None], n - 1)
+        low, high = np.split(np.take_along_axis(self.values, index, axis=-1), 2, axis=-1)
+        out = np.moveaxis(low + (high - low) * (place - below), -1, 0)
         return out if above is None else np.where(count > 0, out, np.nan)
-
-    def _at(self, index: NDArray[np.intp]) -> Array:
-        index = np.minimum(index, self.values.shape[-1] - 1)
-        return np.asarray(np.take_along_axis(self.values, index[..., None], axis=-1)[..., 0])
 
 
 def ordered(x: Array) -> Ordered:
@@ -61,7 +61,7 @@ def ordered(x: Array) -> Ordered:
     >>> ordered(np.array([3.0, np.nan, 1.0, 2.0])).quantiles((0.0, 1.0), above=np.array(1.5)).tolist()
     [2.0, 3.0]
     """
-    return Ordered(np.sort(x, axis=-1), x.shape[-1] - np.count_nonzero(np.isnan(x), axis=-1))
+    return Ordered(np.sort(x, axis=-1), x.shape[-1] - counted(np.isnan(x)))
 
 
 def quantiles(x: Array, shares: tuple[float, ...]) -> Array:
