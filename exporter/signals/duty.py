@@ -179,7 +179,8 @@ def paired(f: Array, presence: Array, least: Array) -> Duty:
     >>> float(d.share), float(d.known)
     (0.4, 1.0)
     """
-    known = ramp(dispersion(levels.soft_presence(np.clip(f, 0.0, 1.0))), 0.6, 0.25)
+    p = levels.soft_presence(np.clip(f, 0.0, 1.0))
+    known = np.where(or_zero(mean(p)) > _ALWAYS, _FAST, ramp(dispersion(p), 0.6, 0.25))
     share = np.clip(or_zero(mean(np.maximum(presence, 0.0))), 0.0, 1.0)
     return Duty(share, _least(least, share), known, 0.02 + 0.05 * (1 - known), np.ones(share.shape, dtype=bool))
 
