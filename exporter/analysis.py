@@ -28,6 +28,7 @@ SLOW_WINDOW_S = 300.0  # windows from here on are evaluated every fifth second
 SLOW_EVERY_S = 5
 BOOKED_BACK_S = 16  # a second is booked when it is known whether it belongs to an idle run of 15 s
 _LEAD_S = IDLE_RUN_S + 2.5  # before the window: the begin of an idle run, and the lag of the sensor
+_MOST_SCALED = 4.0  # where single readings count next to nothing, there is nothing to scale
 _CATCH_UP_S = 120  # after a longer silence the seconds between are unknown
 _BYTES_TEST_S, _VOLLEYS_S = 15.0, 60.0  # volleys are rare
 _LEARN_EVERY_S = 4
@@ -244,8 +245,9 @@ class Analyzer:
 def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float) -> dict[str, float]:
     """The second before end_s by phase, with the levels of the window; sums to 1.
 
-    Soft shares: min(D, tau) is exposed, the rest of tau overlapped, the rest of D stall or wait as the window splits
-    them, what is left compute. Scaled so that the seconds of a window add up to its verdict.
+    Soft shares: min(D, tau) is exposed, the rest of tau overlapped, the rest of D stall or wait as the window splits them,
+    what is left compute. Scaled so that the seconds of a window add up to its verdict: rhythms that readings blur lose in
+    min(D, tau) what their verdict has.
     """
     out = dict.fromkeys(PHASES, 0.0)
     t = shares.t[g]
@@ -266,14 +268,15 @@ def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float
         out["unknown"] = 1.0 - out["idle"]
         return out
     tau, lack = tau[known], lack[known]
-    both = np.minimum(lack, tau)
-    raw_x, raw_c = float(shares.raw_exposed[g]), float(shares.raw_tau[g])
     x, c = float(shares.exposed[g]), float(shares.communication[g])
-    exposed = float(both.mean()) * _ratio(x, raw_x)
-    overlapped = float((tau - both).mean()) * min(1.0, _ratio(c - x, raw_c - raw_x))
-    left = float(lack.mean()) - exposed
+    present = float(tau.mean())
+    moving = min(1.0, present * _scale(c, float(shares.raw_tau[g])))
+    exposed = float(np.minimum(lack, tau).mean()) * _scale(x, float(shares.raw_exposed[g]))
+    exposed = min(exposed, max(present, moving))
+    left = max(0.0, float(lack.mean()) - exposed)
+    overlapped = max(0.0, min(moving, 1.0 - left) - exposed)
     stall, wait = float(np.nan_to_num(shares.stall[g])), float(shares.wait[g])
-    stalled = left * _ratio(stall, stall + wait) if stall > 0 else 0.0
+    stalled = left * stall / (stall + wait) if stall > 0 else 0.0
     for phase, share in (
         ("exposed", exposed), ("overlapped", overlapped), ("stall", stalled), ("wait", left - stalled),
         ("compute", 1.0 - exposed - overlapped - left),
@@ -282,8 +285,9 @@ def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float
     return out
 
 
-def _ratio(part: float, whole: float) -> float:
-    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+def _scale(told: float, counted: float) -> float:
+    """By how much what readings count one by one is off from what the whole window tells."""
+    return min(_MOST_SCALED, max(0.0, told / counted)) if counted > 0 else 0.0
 
 
 def _limits(gpus: tuple[Device, ...]) -> Array:

@@ -9,6 +9,8 @@ import pytest
 
 from exporter.analysis import Analyzer
 from exporter.model import PHASES, STATES, Device, Inventory, Link, OverlapAnalysis
+from exporter.session import Session
+from exporter.sources.simulator import simulate
 from tests.draws import GRAIN_S, Node, alternation, node
 
 
@@ -76,6 +78,23 @@ def test_a_serialized_job_gets_every_field() -> None:
     assert got.traffic_high_bytes_per_s == pytest.approx(22.5e9, rel=0.05)
     assert got.anticorrelation is not None
     assert got.anticorrelation > 0.6
+
+
+@pytest.mark.parametrize("name", ["serialized", "ddp_no_overlap", "fsdp_no_prefetch", "input_stall", "straggler"])
+def test_phases_of_simulated_sensors_grow_as_the_verdict_says(name: str) -> None:
+    session, early = Session(), {}
+    for event in simulate(name, 140.0, gpus=2):
+        session.take(event)
+    for second in range(1, 139):
+        session.finish(float(second))
+        early = early or (dict(session.analyzer.phases["GPU-0"]) if second == 78 else {})
+        if second == 122:  # phases are booked 16 s late: this window ends where those of the last minute do
+            told = next(a for a in session.verdicts.analyses if a.window_s == 60.0)
+    grown = {phase: (s - early[phase]) / 60 for phase, s in session.analyzer.phases["GPU-0"].items()}
+    assert None not in (told.exposed, told.communication, told.stall)
+    assert grown["exposed"] == pytest.approx(told.exposed, abs=0.03)
+    assert grown["exposed"] + grown["overlapped"] == pytest.approx(told.communication, abs=0.03)
+    assert grown["stall"] == pytest.approx(told.stall, abs=0.03)
 
 
 def test_phases_add_up_to_the_time_and_to_the_verdict() -> None:
