@@ -1,15 +1,17 @@
 """A million reads with churn, from the files to the scrape, on a clock that runs as fast as it can: nothing may grow.
 
-The real network source on a real tree, the reader's rounds, the frames, the session and the exposition, without waiting:
-months of a life in half a minute, as far as the number of events goes.
+The real sources on a real tree and on the fake library, the reader's rounds, the frames, the session and the exposition,
+without waiting: months of a life in a minute, as far as the number of events goes.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -21,13 +23,16 @@ from exporter.collector import Exposition
 from exporter.model import Record, Snapshot
 from exporter.reader import READERS
 from exporter.reader_outlet import Outlet
-from exporter.reader_rounds import Rounds
+from exporter.reader_rounds import Opener, Rounds
 from exporter.session import Session
-from exporter.sources import NetSettings
+from exporter.sources import GpuSettings, NetSettings
+from exporter.sources.nvml import Session as NvmlSession
 from exporter.wire import Decoder
+from tests.nvml_library import ALL_CALLS, DRIVER_NOT_LOADED, GPU_IS_LOST, UNINITIALIZED, Board, FakeNvml
 from tests.sysfs_tree import Node, Tree
 
 CYCLES = int(os.environ.get("OVERLAP_LONG_LIFE_CYCLES", "1000000"))
+BOARD_CYCLES = CYCLES // 10
 CHURN_EVERY_S = 20.0
 STARTED_S = 1000.0
 
@@ -46,14 +51,13 @@ class Size:
 class Life:
     """Reader and exporter in one process, moved by hand."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.clock = ManualClock(STARTED_S)
+    def __init__(self, opener: Opener, settings: NetSettings | GpuSettings, clock: ManualClock) -> None:
+        self.clock = clock
         self._read_fd, write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         page, _ = announcements.create()
-        settings = NetSettings(sysfs_root=tree.sys, procfs_root=tree.proc, network_hertz=100.0)
         self.rounds = Rounds(
-            READERS["net"][1](), settings, outlet=Outlet(write_fd, self.broken), page=page, clock=self.clock, leave=self.left
+            opener, settings, outlet=Outlet(write_fd, self.broken), page=page, clock=self.clock, leave=self.left
         )
         self.worker = self.rounds.crew._owner
         self.decoder = Decoder(STARTED_S, "node", 0.0)
@@ -70,7 +74,10 @@ class Life:
         """One tick of the reader, and what the exporter makes of it."""
         wake_s = self.rounds.step(self.worker)
         assert wake_s is not None
-        data = os.read(self._read_fd, 1 << 18) if wake_s else b""
+        try:
+            data = os.read(self._read_fd, 1 << 18)
+        except BlockingIOError:  # nothing was read: a library that is away
+            data = b""
         for event in self.decoder.feed(data):
             self.session.take(event)
             self.cycles += isinstance(event, Record)
@@ -94,6 +101,11 @@ class Life:
         return Size(
             process.num_fds(), threading.active_count(), len(gc.get_objects()), process.memory_info().rss / 2**20, len(series)
         )
+
+
+def net_life(tree: Tree) -> Life:
+    settings = NetSettings(sysfs_root=tree.sys, procfs_root=tree.proc, network_hertz=100.0)
+    return Life(READERS["net"][1](), settings, ManualClock(STARTED_S))
 
 
 class Churn:
@@ -131,7 +143,7 @@ class Churn:
 def test_nothing_grows_over_a_million_reads_with_churn(tmp_path: Path) -> None:
     node = Node(0, 2, 2)
     tree = node.build(tmp_path / "tree")
-    life, churn = Life(tree), Churn(tree, node, tmp_path / "unplugged")
+    life, churn = net_life(tree), Churn(tree, node, tmp_path / "unplugged")
     tree.write("sys/devices/virtual/net/veth/statistics/tx_bytes", "1")
     churn_at_s, sizes = STARTED_S + CHURN_EVERY_S, []
     for share in (0.3, 0.65, 1.0):
@@ -160,8 +172,90 @@ def test_nothing_grows_over_a_million_reads_with_churn(tmp_path: Path) -> None:
     assert float(reads.split()[-1]) > 0.3 * CYCLES  # of all interfaces that there ever were
 
 
+class BoardChurn:
+    """The driver is reloaded, boards are counted the other way round, one is taken out and put in again, one is lost."""
+
+    def __init__(self, nvml: FakeNvml) -> None:
+        self._nvml = nvml
+        self._all = [replace(board, uuid=board.lines(k)[1].split()[-1]) for k, board in enumerate(nvml.boards)]
+        self.turns = 0
+
+    def turn(self) -> None:
+        boards = list(self._all)
+        what = self.turns % 5
+        if what == 1:
+            boards.reverse()
+        elif what == 2:
+            boards.pop()
+        elif what == 3:
+            boards[1] = replace(boards[1], error=GPU_IS_LOST)
+        self.turns += 1
+        self._show(boards, UNINITIALIZED if what < 3 else 0)
+
+    def load(self) -> None:
+        """The driver is there again, or was never away."""
+        self._show(self._nvml.boards, 0)
+
+    def restore(self) -> None:
+        self._show(list(self._all), UNINITIALIZED)
+
+    def _show(self, boards: list[Board], error: int) -> None:
+        self._nvml.boards = boards
+        self._nvml.set(error=error, init_error=DRIVER_NOT_LOADED if error else 0)
+        time.sleep(0.01)  # the library looks at its file every 5 ms
+
+
+@pytest.mark.timeout(600)
+def test_nothing_grows_over_reloads_of_the_driver_and_boards_that_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = tuple(call for call in ALL_CALLS if call != "xid")  # its thread waits in real time
+    nvml = FakeNvml(tmp_path / "fake", [Board(supports=quiet) for _ in range(4)])
+    for name, value in nvml.environment.items():
+        monkeypatch.setenv(name, value)
+    clock = ManualClock(STARTED_S)
+    session = NvmlSession(clock)
+    opener = Opener("nvml", "gpu", session.open, session.close, rediscover_s=3600.0, independent=False)
+    life, churn = Life(opener, GpuSettings(nvml_library=str(nvml.library)), clock), BoardChurn(nvml)
+    churn_at_s, load_at_s, sizes = STARTED_S + CHURN_EVERY_S, math.inf, []
+
+    def live_until(until_s: float) -> None:
+        while clock.mono_s() < until_s:
+            nvml.play(clock.mono_s())
+            life.step()
+
+    try:
+        for share in (0.3, 0.65, 1.0):
+            while life.cycles < share * BOARD_CYCLES:
+                live_until(clock.mono_s() + 1.0)
+                if clock.mono_s() >= churn_at_s:
+                    churn.turn()
+                    churn_at_s, load_at_s = clock.mono_s() + CHURN_EVERY_S, clock.mono_s() + 5.0
+                if clock.mono_s() >= load_at_s:
+                    churn.load()
+                    load_at_s = math.inf
+            churn.restore()
+            live_until(clock.mono_s() + 3.0)
+            churn.load()
+            live_until(clock.mono_s() + 80.0)
+            sizes.append(life.size())
+    finally:
+        nvml.play(-1.0)
+    first, _, last = sizes
+    print(f"{life.cycles} reads, {churn.turns} turns of churn: {first} -> {last}")
+    assert churn.turns > BOARD_CYCLES / 2000
+    assert last.descriptors == first.descriptors
+    assert last.threads == first.threads
+    assert last.series == first.series
+    assert last.objects <= 1.02 * first.objects
+    assert last.memory_mib <= first.memory_mib + 4.0
+    up = [value for name, value in own_samples(life.exposition()).items() if name.startswith("overlap_gpu_up{")]
+    assert up == [1.0] * 4
+    assert not [line for line in nvml.events() if line.startswith("stale")]
+
+
 def test_a_jump_of_the_wall_clock_moves_time_stamps_and_nothing_else(tmp_path: Path) -> None:
-    life = Life(Node(0, 2, 1).build(tmp_path / "tree"))
+    life = net_life(Node(0, 2, 1).build(tmp_path / "tree"))
     while life.clock.mono_s() < STARTED_S + 20.0:
         life.step()
     for jump_s in (-86400.0, 3600.0):

@@ -71,7 +71,7 @@ class World:
         assert self.machine.nvml is not None
         for k, board in enumerate(self.machine.nvml.boards):
             if board.hang or board.crash or board.error or self.machine.nvml.general.get("error"):
-                self.ill_since.setdefault(k, time.monotonic() + self.suspended_s)
+                self.ill_since.setdefault(k, time.monotonic() - self.suspended_s)
             else:
                 self.ill_since.pop(k, None)
 
@@ -256,7 +256,7 @@ def look(w: World, metronome: Metronome) -> None:
     for (name, labels), value in samples.items():
         if name == "overlap_gpu_power_watts":
             assert 0.0 < value < 1100.0, labels
-            ill_s = asked_s + w.suspended_s - w.ill_since.get(int(dict(labels)["gpu"]), math.inf)
+            ill_s = asked_s - w.suspended_s - w.ill_since.get(int(dict(labels)["gpu"]), math.inf)
             assert ill_s < GONE_S + metronome.held_up_s(asked_s - ill_s, asked_s), (labels, ill_s)
         elif name.endswith("_ratio"):
             assert -1.0 <= value <= 1.0, (name, labels, value)
@@ -280,7 +280,8 @@ def test_whatever_happens_scrapes_are_answered_and_all_comes_back(tmp_path: Path
         metronome.follow(ran.process.pid)
         ran.ready()
         w = World(random.Random(SEED), at, ran, tmp_path, stack)
-        before, threads = set(shown(ran)), psutil.Process(ran.process.pid).num_threads()
+        before, process = set(shown(ran)), psutil.Process(ran.process.pid)
+        threads, descriptors = process.num_threads(), process.num_fds()
         done = inject(w, plan(SEED, SECONDS), metronome)
         print(f"{len(done)} faults: {', '.join(done)}")
         assert len(set(done)) > len(set(FAULTS)) / 2
@@ -288,8 +289,9 @@ def test_whatever_happens_scrapes_are_answered_and_all_comes_back(tmp_path: Path
         eventually(lambda: not quarantined(ran), RECOVERY_S, f"seed {SEED}: nothing is left alone")
         for source in ("nvml", "rdma", "nic", "host"):
             eventually(lambda source=source: ran.value("overlap_source_up", source=source) == 1.0, 15, f"{source} is up")
-        assert psutil.Process(ran.process.pid).num_threads() <= threads + 1
         eventually(lambda: len(children(ran.process.pid)) == 2, 10, "nobody was left behind")
+        eventually(lambda: process.num_threads() <= threads + 1, 10, "threads are given back")
+        eventually(lambda: process.num_fds() <= descriptors + 2, 10, "descriptors are given back")
         assert ran.value("overlap_config_last_reload_successful") == 1.0
         assert "Traceback" not in ran.log(), ran.log()
         assert ran.stop() == 0

@@ -23,7 +23,7 @@ from exporter.model import Record
 from exporter.trace import read_trace
 from tests.end_to_end.metronome import Metronome
 from tests.end_to_end.observed import LONGEST_SCRAPE_S
-from tests.end_to_end.processes import EXPORTER, Daemon, children, daemon, eventually
+from tests.end_to_end.processes import EXPORTER, Daemon, Samples, children, daemon, eventually
 from tests.machines import Machine, Running, antiphase
 from tests.sysfs_tree import Node
 
@@ -131,6 +131,35 @@ def test_a_suspended_machine_blames_no_device_and_catches_nothing_up(node: tuple
     assert (ran.value("overlap_source_missed_ticks_total", source="nvml") or 0.0) > 60
     assert ran.value("overlap_source_restarts_total", source="nvml") == restarts
     assert not [key for key in ran.metrics() if key[0] == "overlap_device_quarantined"]
+
+
+def test_an_exporter_that_gets_a_tenth_of_its_time_misses_ticks_and_blames_nobody(node: tuple[Daemon, Running]) -> None:
+    """As under a CPU quota: all its processes run for 20 ms and stand still for 180."""
+    ran, _ = node
+    family = [psutil.Process(ran.process.pid), *children(ran.process.pid)]
+    before = ran.metrics()
+
+    def count(samples: Samples, name: str, source: str) -> float:
+        return next(v for (n, labels), v in samples.items() if n == name and ("source", source) in labels)
+
+    began = time.monotonic()
+    while time.monotonic() - began < 15.0:
+        for process in family:
+            process.suspend()
+        time.sleep(0.18)
+        for process in family:
+            process.resume()
+        time.sleep(0.02)
+    eventually(lambda: ran.value("overlap_gpu_power_watts", gpu="0"), 5, "values are back")
+    after = ran.metrics()
+    for source in ("nvml", "rdma"):
+        missed = [count(samples, "overlap_source_missed_ticks_total", source) for samples in (before, after)]
+        assert missed[1] > missed[0]
+        restarts = [count(samples, "overlap_source_restarts_total", source) for samples in (before, after)]
+        assert restarts[1] == restarts[0]
+    assert not [key for key in after if key[0] == "overlap_device_quarantined"]
+    assert {p.pid for p in children(ran.process.pid)} == {p.pid for p in family[1:]}
+    assert "hangs" not in ran.log()
 
 
 def test_devices_that_come_go_and_change_their_names_leave_nothing_behind(tmp_path: Path) -> None:
