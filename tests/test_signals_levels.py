@@ -22,6 +22,12 @@ def test_quantiles_equal_their_slow_twin(x: list[float], share: float) -> None:
     assert levels.quantiles(np.array(x), (share,))[0] == pytest.approx(naive.quantile(x, share), nan_ok=True)
 
 
+@given(row, st.floats(0, 1), number)
+def test_quantiles_above_a_limit_are_those_of_what_lies_above_it(x: list[float], share: float, above: float) -> None:
+    got = levels.ordered(np.array(x)).quantiles((share,), above=np.array(above))[0]
+    assert got == pytest.approx(naive.quantile([v for v in x if v > above], share), nan_ok=True)
+
+
 @given(row, st.integers(0, 20), st.floats(0, 1))
 def test_quantiles_ignore_nan(x: list[float], holes: int, share: float) -> None:
     padded = np.concatenate((np.full(holes, np.nan), x))

@@ -100,3 +100,11 @@ def test_fast_rhythms_take_the_middle_of_what_pairing_leaves_open() -> None:
 def test_health_does_not_exist_without_communication() -> None:
     assert np.isnan(overlap.health(np.array(0.0), np.array(0.0)))
     assert float(overlap.health(np.array(0.3), np.array(0.2))) == 0.0
+
+
+@given(st.lists(st.one_of(st.floats(-1e3, 1e3), st.just(math.nan)), max_size=60))
+def test_moments_equal_their_slow_twin(x: list[float]) -> None:
+    middle, variance = (float(v) for v in overlap.moments(np.array(x)))
+    slow = naive.mean(x)
+    assert middle == pytest.approx(slow, nan_ok=True)
+    assert variance == pytest.approx(naive.mean([(v - slow) ** 2 for v in x]), abs=1e-6, nan_ok=True)
