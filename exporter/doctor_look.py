@@ -239,7 +239,10 @@ def _refresh(history: History, channel: str, quantity: str, now_s: float) -> flo
     t, value = t[known], value[known]
     if len(t) < 10:
         return None
-    measured = (
-        sensor.measured_refresh(t, value) if quantity == "power" else sensor.counter_refresh(t, value, rates.poll_interval(t))
-    )
+    if quantity == "power":
+        measured = sensor.measured_refresh(t, value)
+    else:
+        poll_s = rates.poll_interval(t)
+        measured = sensor.volley_refresh(t, value, poll_s)
+        measured = sensor.counter_refresh(t, value, poll_s) if np.isnan(measured) else measured
     return None if np.isnan(measured) else float(measured)

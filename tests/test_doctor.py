@@ -103,7 +103,7 @@ def test_a_healthy_node_lacks_nothing(told: dict[str, Future[Told]]) -> None:
     assert [d["power_source"] for d in node.json["devices"] if d["kind"] == "gpu"] == ["instant", "instant"]
     sensors = {(s["id"], s["quantity"]): s["refresh_s"] for s in node.json["sensors"]}
     assert sensors["GPU-0", "power"] == pytest.approx(0.1, rel=0.2)
-    assert sensors["mlx5_0/1", "bytes"] == pytest.approx(0.02, rel=0.3)
+    assert 0.004 <= (sensors["mlx5_0/1", "bytes"] or 0.0) < 0.02  # written each 5 ms, which reads in pairs show
     pairs = {(p["gpu"], p["device"]): p["reason"] for p in node.json["pairing"] if p["path"] == "rdma"}
     assert pairs == {("GPU-0", "mlx5_0/1"): "PIX", ("GPU-1", "mlx5_1/1"): "PIX"}
     sources = {s["source"]: s for s in node.json["sources"]}
