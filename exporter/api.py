@@ -19,8 +19,9 @@ from exporter.advice import ADVICE
 from exporter.meanings import EVIDENCE, FINDINGS, STATES, TRANSPORTS
 from exporter.model import Device, Finding, Inventory, Link, OverlapAnalysis, Series, Snapshot, SourceHealth
 from exporter.quantities import split_channel
+from exporter.reasons import SENTENCES, pattern, replacement
 from exporter.waveform import links_of, numbers, power_of, traffic_of
-from exporter.wording import both, evidence_json, finding_json
+from exporter.wording import LANGUAGES, both, evidence_json, finding_json
 
 Array = NDArray[np.float64]
 
@@ -142,13 +143,14 @@ def _source(snapshot: Snapshot, source: SourceHealth) -> dict[str, Any]:
 
 
 def texts_json() -> dict[str, Any]:
-    """The words for findings with their evidence and advice, for states and transports, in both languages, for the page."""
+    """The words for findings with evidence and advice, states, transports and reasons, in both languages, for the page."""
     return {
         "findings": {k: {"title": both(m.title), "meaning": both(m.meaning)} for k, m in FINDINGS.items()},
         "advice": {k: {"action": both(a.action), "cost": both(a.cost)} for k, a in ADVICE.items()},
         "states": {k: both(text) for k, text in STATES.items()},
         "transports": {k: both(text) for k, text in TRANSPORTS.items()},
         "evidence": {k: both(text) for k, text in EVIDENCE.items()},
+        "reasons": [{"pattern": pattern(k), **{n: replacement(k, n) for n in LANGUAGES}} for k in SENTENCES],
     }
 
 

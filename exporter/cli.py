@@ -167,7 +167,7 @@ def _analyze(args: argparse.Namespace) -> None:
     if args.json:
         print(as_json(args.trace, results, cut, session.verdicts))
     else:
-        print_table(args.trace, results, session)
+        print_table(args.trace, results, session, language)
         print_findings(session.verdicts, language)
     if args.html:
         size = write_report(args.html, Judged(args.trace, session, results, trend, max(r.at_s for r in results), cut), language)

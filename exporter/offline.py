@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from exporter.advice import ADVICE, Text
 from exporter.meanings import FINDINGS, TRANSPORT_REASONS, TRANSPORTS
 from exporter.model import Finding, OverlapAnalysis, Record
+from exporter.reasons import in_both
 from exporter.session import GRACE_S, Session, Verdicts
 from exporter.sources.scenarios import list_scenarios
 from exporter.sources.simulator import simulate
@@ -142,7 +143,7 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
-def print_table(path: str, results: Sequence[OverlapAnalysis], session: Session) -> None:
+def print_table(path: str, results: Sequence[OverlapAnalysis], session: Session, language: str) -> None:
     """A row per GPU and window; ratios as numbers from 0 to 1, "-" for what does not exist, reasons below."""
     from rich.table import Table
 
@@ -158,7 +159,8 @@ def print_table(path: str, results: Sequence[OverlapAnalysis], session: Session)
             style = _STYLES.get(result.state) if console.is_terminal else None
             table.add_row(*(_cell(field, row[field]) for _, field in _COLUMNS), style=style)
         console.print(table)
-    for reason in dict.fromkeys(f"{r.gpu_id}, {r.window_s:g} s: {r.reason}" for r in results if r.reason):
+    why = (f"{r.gpu_id}, {r.window_s:g} s: {in_both(r.reason).of(language)}" for r in results if r.reason)
+    for reason in dict.fromkeys(why):
         console.print(reason)
 
 

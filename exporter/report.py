@@ -15,6 +15,7 @@ from exporter import __version__
 from exporter.advice import ADVICE, Text
 from exporter.meanings import FINDINGS, STATES, TRANSPORT_REASONS, TRANSPORTS
 from exporter.model import Device, Finding, OneLineError, OverlapAnalysis, Snapshot
+from exporter.reasons import in_both
 from exporter.report_plots import fold_svg, scatter_svg, trend_svg, waveform_svg
 from exporter.scope import scope_json
 from exporter.session import Session
@@ -205,7 +206,7 @@ def _gpu(gpu: Device, judged: Judged, snapshot: Snapshot, is_open: bool) -> str:
     figures = "".join(
         f"<div><dt>{_t(name)}</dt><dd>{_value(getattr(verdict, field), unit)}</dd></div>" for name, field, unit in _FIGURES
     )
-    reason = f'<p class="sub">{escape(verdict.reason)}</p>' if verdict.reason else ""
+    reason = f'<p class="sub">{_t(in_both(verdict.reason))}</p>' if verdict.reason else ""
     legend = "".join(f'<span class="key {phase}">{_t(name)}</span>' for phase, name in _LEGEND)
     return (
         f'<details{" open" if is_open else ""} data-gpu="{escape(gpu.id)}"><summary><b>{escape(gpu.id)}</b> '
@@ -239,7 +240,7 @@ def _table(results: Sequence[OverlapAnalysis]) -> str:
     return _rows(heads, (
         f"<tr><th>{escape(a.gpu_id)}</th><td>{a.at_s:.1f} s</td><td>{a.window_s:g} s</td><td>{_state(a.state)}</td>"
         + "".join(f"<td>{_value(getattr(a, field), unit)}</td>" for _, field, unit in _FIGURES)
-        + f'<td class="sub">{escape(a.reason or "")}</td></tr>'
+        + f'<td class="sub">{_t(in_both(a.reason)) if a.reason else ""}</td></tr>'
         for a in results
     ))  # fmt: skip
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from exporter.model import Device, OverlapAnalysis
 from exporter.readings import Sensor
+from exporter.reasons import because
 
 WINDOWS = 4.0  # a rhythm of four averaging windows, or of four refreshes, is resolved
 SLOW_S = 0.4  # half a second, measured with some error
@@ -44,7 +45,8 @@ def held_to_sensors(
 
 
 def _reason(sensor: Sensor, by_bytes_s: float, resolution_s: float, slowest: Device | None) -> str:
-    what = f"power sensor averages over {sensor.window_s:g} s"
+    shortest_s = f"{resolution_s:.2g}"
     if by_bytes_s > sensor.window_s:
-        what = f"byte counter{f' of {slowest.id}' if slowest else ''} takes a new value each {by_bytes_s:.2g} s"
-    return f"{what}: rhythms below {resolution_s:.2g} s cannot be seen"
+        device = slowest.id if slowest else "all ports"
+        return because("slow_bytes", device=device, refresh_s=f"{by_bytes_s:.2g}", shortest_s=shortest_s)
+    return because("slow_power", window_s=f"{sensor.window_s:g}", shortest_s=shortest_s)

@@ -27,6 +27,7 @@ from exporter.advice import Text as Words
 from exporter.clock import Clock
 from exporter.meanings import FINDINGS, TRANSPORTS
 from exporter.model import OneLineError
+from exporter.reasons import in_both
 from exporter.wording import measured
 
 DEFAULT_URL = "http://localhost:9777/"
@@ -293,7 +294,7 @@ def _cause(gpu: Mapping[str, Any], verdict: Mapping[str, Any], language: str) ->
     titles = [FINDINGS[f["finding"]].title.of(language) for f in gpu["findings"] if f["finding"] in FINDINGS]
     if gpu["quarantined"]:
         titles.insert(0, gpu["quarantined"].replace("_", " "))
-    return ", ".join(titles) or (verdict.get("reason") or "").replace("_", " ")
+    return ", ".join(titles) or in_both(verdict.get("reason") or "").of(language)
 
 
 def top(url: str, clock: Clock, language: str) -> None:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from exporter import routes
 from exporter.model import Device, Inventory, OverlapAnalysis
 from exporter.readings import Sensor
+from exporter.reasons import SHARED_NODE, because
 from exporter.shares import MIN_COVERAGE, MIN_READINGS, Shares
 from exporter.signals import observability
 
-SHARED_NODE = "shared_node"
 _IDLE_RUNNING = 0.05
 _STALLED = 0.17
 _OVERLAPPED_HEALTH, _OVERLAPPED_EXPOSED = 0.8, 0.02
@@ -76,30 +76,30 @@ def _state(g: int, shares: Shares, sensor: Sensor, silent: tuple[str, ...], shar
     """The first state that matches, and the reason for what is missing beside it."""
     covered_s = float(shares.covered_s[g])
     if shares.readings[g] == 0:
-        return "no_data", "no power readings in this window"
+        return "no_data", because("no_power")
     if shares.readings[g] < MIN_READINGS or not covered_s >= MIN_COVERAGE * window_s:
-        return "no_data", f"power was read for {covered_s:.0f} s of {window_s:g} s only"
+        return "no_data", because("little_power", read_s=f"{covered_s:.0f}", window_s=f"{window_s:g}")
     if shares.running[g] < _IDLE_RUNNING:
-        return "idle", "no job is running on this GPU"
+        return "idle", because("no_job")
     stalled = bool(shares.stall[g] >= _STALLED)
     if shared:
         return "unobservable", SHARED_NODE
     if not shares.has_traffic[g]:
-        why = "no traffic source is paired with this GPU"
+        why = because("no_source")
         if shares.has_fabric[g]:
-            why = "too few byte readings in this window"
+            why = because("few_bytes")
         elif silent:
-            why = f"no byte readings from {', '.join(silent)}"
+            why = because("silent", devices=", ".join(silent))
         return ("stalled" if stalled else "unobservable"), why
     if not shares.communicates[g]:
-        return ("stalled" if stalled else "compute_only"), "no communication in this window"
+        return ("stalled" if stalled else "compute_only"), because("no_communication")
     if smoothed(gpu):
-        return "unobservable", "power smoothing is on: this GPU keeps its power up while it communicates"
+        return "unobservable", because("smoothed")
     if not shares.observability[g] >= observability.LIMIT:
         return "unobservable", _blind(g, shares, sensor, gpu)
     x, c = float(shares.exposed[g]), float(shares.communication[g])
     health = 1.0 - x / c
-    note = f"judged without {', '.join(silent)}, which gives no byte readings" if silent else None
+    note = because("without", devices=", ".join(silent)) if silent else None
     if stalled:
         return "stalled", note
     if health > _OVERLAPPED_HEALTH or x < _OVERLAPPED_EXPOSED:
@@ -114,15 +114,14 @@ def smoothed(gpu: Device) -> bool:
 
 def _blind(g: int, shares: Shares, sensor: Sensor, gpu: Device) -> str:
     """Why the sensors cannot resolve this job."""
-    window = f"{sensor.window_s:g} s"
-    rhythm = f"rhythms below {observability.RESOLUTION_WINDOWS * sensor.window_s:g} s cannot be seen"
     if shares.resolved[g] < 0.5 and sensor.window_s < routes.SLOW_SENSOR_S:
         low, high = 100 * float(shares.low[g]), 100 * float(shares.high[g])
-        return f"communication is finer than the sensors resolve: between {low:.0f} and {high:.0f} % of the time may be exposed"
+        return because("finer", low=f"{low:.0f}", high=f"{high:.0f}")
     if shares.modulated[g] or sensor.window_s >= observability.SLOW_WINDOW_S:
-        return f"power sensor averages over {window}: {rhythm}"
+        shortest_s = observability.RESOLUTION_WINDOWS * sensor.window_s
+        return because("slow_power", window_s=f"{sensor.window_s:g}", shortest_s=f"{shortest_s:g}")
     power, limit = float(shares.power_band[1][g]), gpu.power_limit_watts or math.nan
-    return f"power and traffic are flat at {power:.0f} W, below half of the limit of {limit:.0f} W: may be a fast alternation"
+    return because("flat_and_low", watts=f"{power:.0f}", limit=f"{limit:.0f}")
 
 
 def _bounds(g: int, shares: Shares, gpu: Device, resolved: bool) -> tuple[float | None, float | None]:

@@ -92,7 +92,7 @@ export class Card {
     const advice = findings[0]?.advice[0];
     if (advice) said.push(element("span", { class: "do", title: say(language, "advice", advice, "cost") }, `→ ${say(language, "advice", advice, "action")}`));
     if (gone) said.push(text.gone);
-    else if (verdict?.reason && state !== "idle") said.push(element("span", { class: "do" }, reason(text, verdict.reason)));
+    else if (verdict?.reason && state !== "idle") said.push(element("span", { class: "do" }, reason(language, verdict.reason)));
     else if (!said.length) said.push(element("span", { class: "do" }, say(language, "states", state)));
     this.why.replaceChildren(...said);
   }

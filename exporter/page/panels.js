@@ -11,7 +11,7 @@ export function verdictPanel(gpu, snapshot, text, language) {
   const verdict = verdictOf(gpu, snapshot), state = stateOf(gpu, snapshot);
   return [
     element("div", { class: "said" }, stateChip(state, text, language), element("p", {}, say(language, "states", state))),
-    verdict?.reason && state !== "idle" ? element("p", { class: "sub" }, reason(text, verdict.reason)) : "",
+    verdict?.reason && state !== "idle" ? element("p", { class: "sub" }, reason(language, verdict.reason)) : "",
     element("dl", { class: "numbers" },
       figure(text.health, percent(verdict?.health), text.healthHint, text),
       figure(text.exposed, percent(verdict?.exposed), text.exposedHint, text, range(verdict, text)),

@@ -62,7 +62,6 @@ export const TEXT = {
     up: "up", down: "down", missed: (n) => `${n} late reads left out`, restarts: (n) => `${n} restarts`,
     moreSources: (n) => `Show ${n} more`, fewerSources: "Show those of this GPU alone", readingsOld: (t) => `No power readings for ${t}`, noReadings: "No readings: the device is left alone",
     keys: "Keys: ← → GPU · space pause · 1–4 span · + − zoom · [ ] move · Esc now · L language · T colours",
-    sentences: [],
   },
   zh: {
     language: "English", themeAuto: "自动", themeDark: "深色", themeLight: "浅色", themeTitle: "配色：跟随系统、深色、浅色",
@@ -123,26 +122,10 @@ export const TEXT = {
     up: "正常", down: "不可用", missed: (n) => `略过 ${n} 次过晚的读取`, restarts: (n) => `重启 ${n} 次`,
     moreSources: (n) => `再显示 ${n} 个`, fewerSources: "只显示该 GPU 的", readingsOld: (t) => `已有 ${t} 没有功耗读数`, noReadings: "没有读数：设备已隔离",
     keys: "按键：← → 切换 GPU · 空格 暂停 · 1–4 时长 · + − 缩放 · [ ] 平移 · Esc 现在 · L 语言 · T 配色",
-    sentences: [
-      [/^no power readings in this window$/, "该窗口内没有功耗读数"],
-      [/^power was read for (\S+) s of (\S+) s only$/, "$2 秒中只读到 $1 秒的功耗"],
-      [/^no job is running on this GPU$/, "该 GPU 上没有作业"],
-      [/^no byte readings from (.+)$/, "$1 没有字节读数"],
-      [/^no traffic source is paired with this GPU$/, "没有与该 GPU 配对的流量来源"],
-      [/^no communication in this window$/, "该窗口内没有通信"],
-      [/^judged without (.+), which gives no byte readings$/, "判断未计入 $1：它没有字节读数"],
-      [/^power sensor averages over (\S+) s: rhythms below (\S+) s cannot be seen$/, "功耗传感器按 $1 秒取平均：快于 $2 秒的节奏看不到"],
-      [/^power and traffic are flat at (\S+) W, below half of the limit of (\S+) W: may be a fast alternation$/,
-        "功耗与流量平稳在 $1 W，低于上限 $2 W 的一半：可能是快速交替"],
-      [/^communication is finer than the sensors resolve: between (\S+) and (\S+) % of the time may be exposed$/,
-        "通信比传感器能分辨的更细：暴露时间可能在 $1 % 到 $2 % 之间"],
-      [/^byte counter(?: of (\S+))? takes a new value each (\S+) s: rhythms below (\S+) s cannot be seen$/,
-        "字节计数器 $1 每 $2 秒才更新一次：快于 $3 秒的节奏看不到"],
-    ],
   },
 };
 
-/** @type {Record<string, Record<string, any>>} */
+/** @type {Record<string, any>} */
 let shared = {};
 
 export async function loadWords() {
@@ -174,13 +157,15 @@ export function keepLanguage(language) {
 }
 
 /**
- * Why there is no verdict: the exporter says it in English; what it can say is known.
- * @param {Words} text @param {string} given
+ * Why there is no verdict: the exporter says it in English, and its catalogue knows all that it can say.
+ * @param {Language} language @param {string} given
  * @returns {string}
  */
-export function reason(text, given) {
-  for (const [pattern, translated] of text.sentences) if (pattern.test(given)) return given.replace(pattern, translated);
-  return word(text.reasons, given);
+export function reason(language, given) {
+  /** @type {Record<string, string>[]} */
+  const known = shared.reasons ?? [];
+  const found = known.find(({ pattern }) => new RegExp(pattern).test(given));
+  return found ? given.replace(new RegExp(found.pattern), found[language]) : given.replaceAll("_", " ");
 }
 
 /**

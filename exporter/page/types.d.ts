@@ -91,5 +91,4 @@ interface Words extends Record<Word, string>, Sentences {
   quadrants: Record<string, string>;
   noFold: Record<string, string>;
   pairs: Record<string, string>;
-  sentences: [RegExp, string][];
 }
