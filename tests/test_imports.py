@@ -44,11 +44,11 @@ RULES = {
     "config": "model",
     "processes": "model",
     "playback": "model clock quantities",
-    "meanings": "advice",
+    "meanings reasons": "advice",
     "wording": "advice meanings model",
     "trace trace_header": "model quantities",
     SIGNALS: "",
-    JUDGING: "model signals",
+    JUDGING: "model signals reasons",
     "transport carriers": "model signals channels",
     "diagnosis rules symptoms": "model channels signals/rates",
     "sources": "model",
@@ -62,11 +62,13 @@ RULES = {
     "waveform": "model",
     "scope": "model waveform signals",
     "trend": "model",
-    "top": "model clock advice meanings wording",
-    "report report_plots": "__init__ model advice meanings wording session trend scope waveform",
+    "top": "model clock advice meanings reasons wording",
+    "report report_plots": "__init__ model advice meanings reasons wording session trend scope waveform",
     "flight": "model history trace",
     "incidents": "model history flight",
-    WEB: "__init__ collector model quantities config history meanings advice wording release waveform scope trend flight",
+    WEB: (
+        "__init__ collector model quantities config history meanings reasons advice wording release waveform scope trend flight"
+    ),
 }
 
 # Third-party packages and the only modules through which they come in.
