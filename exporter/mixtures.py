@@ -69,6 +69,7 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     few = counted(~np.isnan(beside)) < 5
     alone = np.where(few, np.nan, levels.quantiles(beside, (0.10,))[0])
     stall = np.maximum(0.0, 1 - np.nan_to_num(mean(kernel), nan=1.0) - _SHORT)
+    still = np.clip(1 - kernel - _SHORT, 0.0, np.maximum(0.0, 1 - tau))
     middle = or_zero(mean(power))
 
     def transfer(high: Array) -> Array:
@@ -91,14 +92,16 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
     def lacking(high: Array, zone: tuple[float, float] = pairing_bounds.NARROW) -> Array:
         return pairing_bounds.deficit(power, transfer(high), high, zone)
 
+    def by_chance(high: Array) -> Array:
+        return pairing_bounds.independent(pairing_bounds.busy_deficit(power, transfer(high), high, idle, still), tau)
+
     lack, smooth = lacking(watts), pairing_bounds.neighbours(tau)
-    whole, chance = pairing_bounds.together(lack, tau, smooth), pairing_bounds.independent(lack, tau)
+    whole, chance = pairing_bounds.together(lack, tau, smooth), by_chance(watts)
     e = within(pairing_bounds.likely(whole, chance), watts, c)
     least_whole = pairing_bounds.together(lacking(high_watts), tau_least, pairing_bounds.neighbours(tau_least))
     wide_whole = pairing_bounds.together(lacking(watts, pairing_bounds.WIDE), tau, smooth)
-    low_chance = pairing_bounds.independent(lacking(low_watts), tau)
     others = np.stack([e, within(whole, watts, c), within(chance, watts, c), within(least_whole, high_watts, least),
-                       within(wide_whole, watts, c), within(low_chance, low_watts, c)])  # fmt: skip
+                       within(wide_whole, watts, c), within(by_chance(low_watts), low_watts, c)])  # fmt: skip
     below, above = others.min(axis=0), others.max(axis=0)
     margin = _MARGIN + _FEW / np.maximum(c, 1e-3)
     shown = [{"plain": 0.0, "seen": f.watts, "inferred": f.low}[f.certainty] for f in found]

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from exporter.mixtures import Mixtures, mixtures
 from exporter.resolved import Resolved, resolved
 from exporter.signals import kernel_gap
+from exporter.signals.compute_level import room
 from exporter.signals.correlation import variation
 from exporter.signals.duty import Duty, dispersion, ramp, scaled_to
-from exporter.signals.levels import soft_presence
+from exporter.signals.levels import quantiles, soft_presence
 from exporter.signals.overlap import counted, mean, or_zero
 from exporter.traffic import Traffic
 
@@ -30,11 +31,12 @@ Mask = NDArray[np.bool_]
 
 # Widths of the bounds of the exposed share of traffic beyond which there is no answer. A sensor that averages over all of
 # a byte interval sees what the bytes see: its bounds leave nothing out, and may be wider.
-POWER_WIDTH, WHOLE_WIDTH, GAP_WIDTH = 0.70, 0.79, 0.65
+POWER_WIDTH, PAIRED_WIDTH, WHOLE_WIDTH, GAP_WIDTH = 0.81, 0.75, 0.95, 0.65
 SLOW_SENSOR_S = 0.3  # such a window shows no mixtures, only their mean
 RESOLVED_ERROR = 0.07
 _MIN_TILES = 50
 _WHOLE = 0.8  # of a byte interval
+_FAST_POLLS_S = 0.06  # flat traffic at longer intervals may be bursts that all of them hold alike
 FLAT_TRAFFIC, _FLAT_POWER = 0.15, 0.035  # standard deviation as a share of the mean
 _STREAM = 0.85  # duty by pairs of reads from which on traffic is one stream
 
@@ -97,7 +99,8 @@ def resolved_weight(clear: Array, mixed: Mixtures, r: Array, still: Mask) -> Arr
     """How surely the readings hold either compute or communication, 0 to 1. [g]
 
     Either traffic is clearly on or off in them; or power is, and it falls with traffic: then the sensor resolves a rhythm
-    that is too fast for the polls of bytes. Flat power beside flat traffic has no rhythm, and is taken at its word.
+    that is too fast for the polls of bytes. Flat power beside traffic that fast polls or pairs show as one stream has no
+    rhythm, and is taken at its word.
     """
     swings = ramp(dispersion(np.clip((mixed.depth - 0.15) / 0.7, 0.0, 1.0)), 0.7, 0.1)
     falls = ramp(-or_zero(r), 0.2, 0.15)
@@ -109,17 +112,22 @@ def judge(w: Window) -> tuple[Verdicts, Resolved]:
     seen, measured = w.traffic, w.tiles.usable
     if measured.all():
         first = _first(w, np.zeros(len(measured)))
-        return by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside), first
+        return by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside, _room(w)), first
     mixed = mixtures(w.t, w.power, w.utilization, seen.beside, seen.duty, seen.polled, w.limit_watts, w.remembered)
     with np.errstate(invalid="ignore"):
-        steady = seen.polled | (seen.duty.share > _STREAM)
+        steady = np.where(seen.polled, w.fine_length_s < _FAST_POLLS_S, seen.duty.share > _STREAM)
         still = steady & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
     first = _first(w, np.where(still, 0.0, mixed.lowest_watts))
-    limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, WHOLE_WIDTH, POWER_WIDTH)
-    by_power = blend(mixed, first, resolved_weight(seen.clear, mixed, w.correlation, still), seen.duty, limit)
+    limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, WHOLE_WIDTH, np.where(seen.polled, POWER_WIDTH, PAIRED_WIDTH))
+    weight = resolved_weight(seen.clear, mixed, w.correlation, still)
+    by_power = blend(mixed, first, weight, seen.duty, seen.polled, limit)
     if not measured.any():
         return by_power, first
-    return choose(by_power, by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside), measured), first
+    return choose(by_power, by_activity(w.tiles, seen.duty, seen.polled, w.t, seen.beside, _room(w)), measured), first
+
+
+def _room(w: Window) -> Array:
+    return room(w.power, quantiles(w.power, (0.95,))[0], w.limit_watts)
 
 
 def _first(w: Window, floor_watts: Array) -> Resolved:
@@ -127,12 +135,18 @@ def _first(w: Window, floor_watts: Array) -> Resolved:
                     w.fine, w.fine_step_s, w.fine_length_s)  # fmt: skip
 
 
-def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, limit: Array) -> Verdicts:
-    """Power alone: what mixtures allow and what a resolved rhythm says, by weight; limit of the width. [g]"""
+def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, polled: Mask, limit: Array) -> Verdicts:
+    """Power alone: what mixtures allow and what a resolved rhythm says, by weight; limit of the width. [g]
+
+    polled: bytes were not read in pairs. Pairs know the duty better than intervals, which smear every burst: what a resolved
+    rhythm says is then held to that duty, half way between its share of traffic and its share of time.
+    """
     some = ~np.isnan(first.exposed)
     w = np.where(some, weight, 0.0)
     x1, c1 = np.where(some, first.exposed, 0.0), np.where(some, first.communication, 0.0)
-    c1 = np.maximum(duty.known * duty.share + (1 - duty.known) * c1, x1)
+    smeared, c1 = c1, duty.known * duty.share + (1 - duty.known) * c1
+    x1 = np.where(polled, x1, (x1 * np.minimum(c1 / np.maximum(smeared, 1e-6), 1.0) + np.minimum(x1, c1)) / 2)
+    c1 = np.maximum(c1, x1)
     x = (1 - w) * mixed.exposed * mixed.communication + w * x1
     c = np.maximum((1 - w) * mixed.communication + w * c1, x)
     e, e1 = np.minimum(x / np.maximum(c, 1e-9), 1.0), np.minimum(x1 / np.maximum(c1, 1e-9), 1.0)
@@ -155,8 +169,9 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, limit: Ar
     )  # fmt: skip
 
 
-def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array) -> Verdicts:
-    """Where GPM is read. polled [g]: bytes were not read in pairs; t, tile [g, n] of the power readings, for lack and tau.
+def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array, room: Array) -> Verdicts:
+    """Where GPM is read. polled [g]: bytes were not read in pairs; t, tile [g, n] of the power readings, for lack and tau;
+    room [g]: what power leaves at most.
 
     Exact if no communication kernel waits. Waits that no traffic explains can stand beside transfers in a stretch of 0.1 s
     and look the same: the lower bound gives way where traffic is finer than the stretches.
@@ -176,14 +191,15 @@ def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array) -
     ends = ((tau_least, least), (tau_most, duty.share))
     others = np.stack([e, *(kernel_gap.exposed_share(g, u, s) for g in (small, large) for u, s in ends)])
     below, above = others.min(axis=0), others.max(axis=0)
-    gap = or_zero(mean(lack))
+    gap = np.minimum(or_zero(mean(lack)), room)
     waits = or_zero(mean(np.maximum(lack - tau, 0.0))) / np.maximum(or_zero(mean(tau)), 1e-9)
     below = below - 0.7 * np.minimum(waits, e) * np.maximum(0.0, 1 - sharp / 0.3)
     low = np.clip(e - 1.4 * (e - below) - 0.03 - 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
     high = np.clip(e + 1.4 * (above - e) + 0.03 + 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
+    high = np.maximum(np.minimum(high, (room + 0.02) / np.maximum(c, 1e-3)), low)
     off = duty.error * c + 0.004
     mean_busy = or_zero(mean(busy))
-    x = e * c
+    x = np.minimum(e * c, gap)
     ceiling = gap + 0.01 + activity.error * mean_busy / np.maximum(activity.ratio - kernel_gap.SPINNING, 0.1)
     lacking = _onto(t, tiles.t, 1 - busy + lack)
     return Verdicts(

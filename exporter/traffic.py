@@ -48,13 +48,14 @@ class Traffic:
 
 def traffic_of(seen: Bytes, low: Array, high: Array) -> Traffic:
     """Presence and duty; low, high [f, g] levels of traffic at the finest intervals. O(n log n)."""
-    bursts, told = _bursts(seen, low, high)
+    smeared, bursts, told = _bursts(seen, low, high)
     fine, beside, tiles = (_presence(x, bursts, seen.loud) for x in (seen.fine, seen.beside, seen.tiles))
     duty = _polled(seen, bursts, fine)
     if told.any():
         by_pairs = duties.paired(_loudest(_presence(seen.pair, bursts, seen.loud)), _loudest(fine), duty.least)
         duty = Duty(*(np.where(told, a, b) for a, b in zip(by_pairs, duty, strict=True)))
-    sharp = duties.dispersion(levels.soft_presence(np.clip(beside, 0.0, 1.0)))
+    on_or_off = _presence(seen.beside, smeared, seen.loud) if told.any() else beside
+    sharp = duties.dispersion(levels.soft_presence(np.clip(on_or_off, 0.0, 1.0)))
     clear = np.where(seen.loud, sharp, 1.0).min(axis=0, initial=1.0)
     # Readings of power whose bytes are clearly on or off show bursts that polls of the same length blur.
     known = np.where(~told & duty.bursts, np.maximum(duty.known, duties.ramp(clear, 0.5, 0.3)), duty.known)
@@ -82,24 +83,24 @@ def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
     )
 
 
-def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Mask]:
-    """Low level and rate inside bursts [f, g], and where pairs tell them [g]."""
+def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Bursts, Mask]:
+    """Low level and rate inside bursts [f, g] as intervals smear them, as they are best known; and where pairs tell [g]."""
     usual, top = duties.bursts(seen.fine_ordered, low, high)
     length, _, _ = duties.burst_polls(_loudest(_presence(seen.fine, usual, seen.loud)), seen.step_s, seen.length_s)
     short = np.clip((3.0 - length) / 1.5, 0.0, 1.0)
     bursts = Bursts(low, usual.rate + short * np.maximum(top - usual.rate, 0.0))
     none = np.zeros(seen.loud.shape[1:], dtype=bool)
     if seen.pair.shape[-1] == 0 or not seen.loud.any():
-        return bursts, none
+        return bursts, bursts, none
     tells = duties.pairs_tell(seen.pair, seen.line)
     told: Mask = np.asarray(seen.loud.any(axis=0) & (tells | ~seen.loud).all(axis=0))
     if not told.any():
-        return bursts, none
+        return bursts, bursts, none
     in_order = levels.ordered(seen.pair)
     pair_low, pair_high = levels.traffic_levels(in_order)
     by_pairs, _ = duties.bursts(in_order, pair_low, pair_high)
     whole = duties.whole_rate(seen.pair, by_pairs)
-    return Bursts(np.where(told, pair_low, low), np.where(told, whole, bursts.rate)), told
+    return bursts, Bursts(np.where(told, pair_low, low), np.where(told, whole, bursts.rate)), told
 
 
 def _presence(traffic: Array, bursts: Bursts, loud: Mask) -> Array:

@@ -106,8 +106,61 @@ def one_tail(rng: np.random.Generator) -> list[Interval]:
     return out
 
 
+def recommender(rng: np.random.Generator) -> list[Interval]:
+    """Look-ups exchanged with everybody, between dense layers; the host prepares the next batch and is late."""
+    out: list[Interval] = []
+    at, late, hidden = 0.0, rng.uniform(0.5, 4.0), rng.uniform(0.0, 0.6)
+    for _ in range(int(rng.integers(2, 7))):
+        exchange, dense = rng.uniform(0.3, 1.5), rng.uniform(0.3, 1.5)
+        out += [(at, at + exchange, "comm"), (at, at + hidden * exchange, "compute")]
+        out.append((at + exchange, at + exchange + dense, "compute"))
+        at += exchange + dense + late * rng.uniform(0.0, 0.5)
+    return out
+
+
+def accumulated(rng: np.random.Generator) -> list[Interval]:
+    """Micro-batches without an exchange, then a reduction of everything, which the last backward hides in part."""
+    micro, reduce, hidden = int(rng.integers(2, 9)), rng.uniform(0.3, 2.5), rng.uniform(0.0, 1.0)
+    end = micro + rng.uniform(0.0, 0.3)
+    out = [(k, k + rng.uniform(0.9, 1.0), "compute") for k in range(micro)]
+    pieces = int(rng.integers(1, 12))
+    for k in range(pieces):
+        begin = micro - hidden + k * max(reduce, hidden) / pieces
+        out.append((begin, begin + reduce / pieces * rng.uniform(0.7, 1.0), "comm"))
+        end = max(end, out[-1][1])
+    return [*out, (end, end + rng.uniform(0.05, 0.3), "compute")]
+
+
+def pipelined(rng: np.random.Generator) -> list[Interval]:
+    """A stage that hands on activations after each block, hidden by the next one, and waits for its neighbours at the end."""
+    out: list[Interval] = []
+    at, send, bubble = 0.0, rng.uniform(0.1, 0.8), rng.uniform(0.0, 3.0)
+    for k in range(2 * int(rng.integers(4, 16))):
+        length = rng.uniform(0.9, 1.1) * (1 + k % 2)
+        out += [(at, at + length, "compute"), (at + length, at + length + send, "comm")]
+        at += length + (rng.uniform(0.0, 0.3) if rng.integers(2) else 0.0)
+    return [*out, (at + send, at + send + bubble, "wait")]
+
+
+def irregular(rng: np.random.Generator) -> list[Interval]:
+    """Kernels, gaps and exchanges of all lengths, each beside or behind the one before: no two stretches are alike."""
+    out: list[Interval] = []
+    at, gap, share, beside = 0.0, rng.uniform(0.0, 0.8), rng.uniform(0.1, 0.5), rng.uniform(0.0, 1.0)
+    for _ in range(int(rng.integers(30, 200))):
+        length = float(rng.lognormal(0.0, 1.0))
+        if rng.uniform() < share:
+            out.append((at, at + length, "comm"))
+            if rng.uniform() < beside:
+                out.append((at, at + length * rng.uniform(0.5, 1.5), "compute"))
+        else:
+            out.append((at, at + length, "compute"))
+        at += length + (gap * float(rng.exponential()) if rng.uniform() < 0.5 else 0.0)
+    return out
+
+
 TIMELINES: dict[str, Callable[[np.random.Generator], list[Interval]]] = {
-    f.__name__: f for f in (buckets, sharded, tensor_parallel, experts, starved, one_tail)
+    f.__name__: f for f in (buckets, sharded, tensor_parallel, experts, starved, one_tail, recommender, accumulated,
+                              pipelined, irregular)
 }
 
 
@@ -146,7 +199,9 @@ def _waveforms(intervals: Sequence[Interval], family: str, step_s: float, rng: n
     for begin, end, kind in intervals:
         a, b = (begin - first) / (last - first), (end - first) / (last - first)
         laid = {"compute": (a, b)}
-        if kind == "comm":
+        if kind == "wait":
+            laid = {"comm": (a + shift, b + shift)}
+        elif kind == "comm":
             laid = {"comm": (a + shift, b + shift), "transfer": (b - moving * (b - a) + shift, b + shift)}
         for name, (start, stop) in laid.items():
             cells = np.arange(round(start * _PHASES), max(round(start * _PHASES) + 1, round(stop * _PHASES)))
@@ -224,8 +279,7 @@ def _read_power(node: Node, w: _Waveforms, rng: np.random.Generator) -> float:
 def _read_activity(node: Node, w: _Waveforms, rng: np.random.Generator) -> None:
     """GPM means since the read before."""
     inside, alone = rng.uniform(0.90, 1.0), rng.uniform(0.08, 0.2)
-    spread = rng.uniform(0.0, 0.03) if rng.integers(2) else 0.0
-    active = np.where(w.compute, np.minimum(1.0, inside - spread * np.sin(40 * w.phase) ** 2), np.where(w.comm, alone, 0.0))
+    active = np.where(w.compute, inside, np.where(w.comm, alone, 0.0))
     t = polls(SECONDS, 10.0, 0.004, rng)
     before = np.concatenate(([0.0], t[:-1]))
     for key, x in (("kernel_busy_ratio", (w.compute | w.comm).astype(float)), ("sm_utilization_ratio", active)):
@@ -235,8 +289,7 @@ def _read_activity(node: Node, w: _Waveforms, rng: np.random.Generator) -> None:
 def _read_bytes(node: Node, w: _Waveforms, rng: np.random.Generator) -> None:
     """Counters read twice, 5 ms apart; storage beside the job in a third of the draws."""
     n = len(w.compute)
-    wander = np.interp(np.arange(n) * GRAIN_S, np.arange(0, SECONDS + 1, 0.5), rng.normal(1, 0.06, int(2 * SECONDS) + 2))
-    rate = np.where(w.transfer, rng.uniform(15e9, 45e9) * np.clip(wander, 0.8, 1.1), 0.0) + 2000.0
+    rate = np.where(w.transfer, rng.uniform(15e9, 45e9), 0.0) + 2000.0
     storage = np.zeros(n)
     kind = rng.uniform()
     if kind < 0.35:

@@ -278,3 +278,17 @@ def steadiness(f: Numbers) -> float:
     m = mean(inside)
     spread = math.sqrt(sum((v - m) ** 2 for v in inside) / len(inside)) / m
     return 1 - clip((spread - 0.1) / 0.2)
+
+
+def busy_deficit(power: float, low: float, high: float, idle: float, still: float) -> float:
+    """Power of the time with a kernel alone, placed between a lone transfer and compute, less the dead zone."""
+    if math.isnan(power):
+        return math.nan
+    missing = (high - (power + still * max(0.0, high - idle))) / (high - low)
+    return min(1.0, clip((missing - 0.05) / 0.9) / max(0.05, 1 - still))
+
+
+def room(power: Numbers, high: float, limit: float) -> float:
+    """The share x for which compute at the highest level and a transfer at .55 of it have the mean of power."""
+    top = max(high, 0.97 * limit)
+    return clip((top - mean(power)) / (top - 0.55 * top))

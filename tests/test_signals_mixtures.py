@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.signals import duty, kernel_gap, levels, pairing_bounds
-from exporter.signals.compute_level import compute_level
+from exporter.signals.compute_level import compute_level, room
 from tests import naive
 
 share = st.floats(0, 1)
@@ -151,3 +151,42 @@ def test_the_compute_level_says_how_it_was_found() -> None:
     assert (remembered.certainty, remembered.watts) == ("plain", 600.0)
     nothing_known = compute_level(t, 380 * ones, ones, 0.4 * ones, 380.0, 100.0, math.nan, math.nan)
     assert nothing_known.high > nothing_known.watts == pytest.approx(380.0)
+
+
+@given(st.lists(st.tuples(st.one_of(st.floats(80, 700), st.just(math.nan)), share), min_size=1, max_size=30))
+def test_the_deficit_of_the_time_with_a_kernel_equals_its_slow_twin(readings: list[tuple[float, float]]) -> None:
+    power, still = (np.array(x) for x in zip(*readings, strict=True))
+    got = pairing_bounds.busy_deficit(power, np.array(220.0), np.array(560.0), np.array(110.0), still)
+    np.testing.assert_allclose(got, [naive.busy_deficit(p, 220.0, 560.0, 110.0, s) for p, s in readings], atol=1e-9)
+
+
+def test_time_without_a_kernel_is_not_counted_against_traffic_placed_by_chance() -> None:
+    rng = np.random.default_rng(4)
+    still = rng.uniform(0.2, 0.8, 600)  # the rest computes without a pause, and a tenth of it has traffic beside
+    power = 100 * still + 500 * (1 - still)
+    levels_of = (np.array(210.0), np.array(500.0))
+    tau = 0.1 * (1 - still)
+    assert float(pairing_bounds.independent(pairing_bounds.deficit(power, *levels_of), tau)) > 0.4
+    netted = pairing_bounds.busy_deficit(power, *levels_of, np.array(100.0), still)
+    assert float(pairing_bounds.independent(netted, tau)) == pytest.approx(0.0, abs=1e-9)
+
+
+@given(st.lists(st.floats(80, 700), min_size=1, max_size=30), st.floats(300, 700), st.floats(300, 700))
+def test_the_room_that_power_leaves_equals_its_slow_twin(power: list[float], high: float, limit: float) -> None:
+    got = room(np.array([power]), np.array([high]), np.array([limit]))
+    assert float(got[0]) == pytest.approx(naive.room(power, high, limit), abs=1e-9)
+
+
+def test_power_at_its_limit_leaves_no_room_and_without_a_limit_there_is_room_for_everything() -> None:
+    flat = np.full((1, 600), 405.0)
+    assert float(room(flat, np.array([405.0]), np.array([410.0]))[0]) == 0.0
+    assert float(room(flat, np.array([405.0]), np.array([math.nan]))[0]) == 1.0
+
+
+def test_activity_that_hardly_moves_is_that_of_compute_unless_it_is_low() -> None:
+    rng = np.random.default_rng(2)
+    still, moving = (0.9 + rng.normal(0, noise, 600) for noise in (0.0003, 0.01))
+    sharp = kernel_gap.compute_activity(np.ones(600), still, np.ones(600))
+    assert (float(sharp.ratio), float(sharp.error)) == (pytest.approx(0.9, abs=0.001), 0.01)
+    assert float(kernel_gap.compute_activity(np.ones(600), moving, np.ones(600)).ratio) == pytest.approx(0.96)
+    assert float(kernel_gap.compute_activity(np.ones(600), still - 0.3, np.ones(600)).ratio) == pytest.approx(0.96)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.overlap import mean
+
 Array = NDArray[np.float64]
 
 _TOP = 0.93  # of q95: readings of the top
@@ -20,6 +22,7 @@ _PLAIN = 0.02  # share of readings that must show it
 _BLOCK_S = 0.5
 _LIMIT_LOW, _LIMIT_HIGH = 0.6, 0.97  # of the limit: where jobs that use tensor cores compute
 _LIKELY = 0.25  # of the way from the lowest to the highest level that is possible
+_HOT = 0.55  # power of the hottest transfer, of the compute level
 _REACH = 0.6  # of that way, to both sides, that the bounds take in
 
 
@@ -66,6 +69,20 @@ def compute_level(t: Array, power: Array, kernel: Array, tau: Array, high_watts:
     lowest = max(top, _LIMIT_LOW * limit_watts)
     watts = lowest + _LIKELY * (ceiling - lowest)
     return ComputeLevel(watts, watts - _REACH * (watts - lowest), watts + _REACH * (ceiling - watts), "inferred")
+
+
+def room(power: Array, high_watts: Array, limit_watts: Array) -> Array:
+    """Share of time without compute that mean power leaves at most: compute at the board's limit, all else a hot transfer.
+
+    power [g, n] W, high_watts q95 of it, limit_watts of the board (NaN: any share is possible); [g]. Power that stays near
+    the limit leaves nothing. O(n).
+
+    >>> room(np.array([[690.0] * 9, [600.0] * 9]), np.array([690.0, 600.0]), np.array([700.0, 700.0])).round(2).tolist()
+    [0.0, 0.26]
+    """
+    top = np.maximum(high_watts, _LIMIT_HIGH * limit_watts)
+    left = (top - mean(power)) / (top * (1 - _HOT))
+    return np.where(np.isnan(left), 1.0, np.clip(left, 0.0, 1.0))
 
 
 def _seen(t: Array, power: Array, kernel: Array, tau: Array, idle_watts: float) -> float:

@@ -164,7 +164,7 @@ def polled(f: Array, of_line: Array, least: Array, step_s: Array, length_s: Arra
     weight = np.maximum(ramp(sharp, 0.85, 0.1), ramp(length, 15.0, 15.0))
     share = weight * np.minimum(in_runs, or_zero(mean(p))) + (1 - weight) * or_zero(mean(f))
     known = ramp(length, 1.5, 2.5) * ramp(sharp, 0.45, 0.25) * alike
-    stream = np.fmax(np.where(np.isnan(of_line), 0.5, ramp(of_line, 0.3, 0.4)), _FAST * ramp(-length_s, -0.09, 0.04))
+    stream = np.fmax(np.where(np.isnan(of_line), 0.5, ramp(of_line, 0.4, 0.4)), _FAST * ramp(-length_s, -0.09, 0.04))
     known = np.where(on > _ALWAYS, stream, known)
     return Duty(share, _least(least, share), known, np.full(share.shape, 0.05), np.asarray(on <= _ALWAYS))
 

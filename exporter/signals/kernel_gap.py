@@ -23,6 +23,7 @@ _RESIDENT = 0.02  # kernel-busy below: the ratio of activity says nothing
 _PLATEAU, _NEAR, _ALIKE = 0.012, 0.03, 0.93  # activity of pure compute: upper quantiles agree, beside no traffic, or high
 _USUAL = 0.96  # SM activity of compute where no tile shows it alone
 _CALM = 0.08
+_SHARP, _BRISK = 0.0015, 0.85  # upper quantiles so near to each other: bursts in the tiles would set them further apart
 _PLAIN_ERROR, _USUAL_ERROR = 0.01, 0.035
 
 
@@ -36,21 +37,25 @@ class Activity(NamedTuple):
 def compute_activity(kernel_busy: Array, sm_activity: Array, presence: Array) -> Activity:
     """SM activity of compute: the plateau of activity per kernel time, if tiles of pure compute exist; else a usual value.
 
-    A job whose tiles all hold the same mixture has a plateau as well: it counts only if tiles without traffic show it, or
-    if it is so high that little can be mixed in. kernel_busy, sm_activity, presence of traffic [..., q]; [...]. O(q log q).
+    A job whose tiles all hold the same mixture has a plateau as well: it counts only if tiles without traffic show it, if it
+    is so high that little can be mixed in, or high and so sharp that no bursts are. kernel_busy, sm_activity, presence of
+    traffic [..., q]; [...]. O(q log q).
 
     >>> a = np.array
     >>> compute_activity(np.ones(50), a([0.9] * 30 + [0.2] * 20), a([0.0] * 30 + [1.0] * 20)).ratio.round(3).tolist()
     0.9
     >>> compute_activity(np.ones(50), a([0.6] * 50), a([0.5] * 50)).ratio.tolist()
     0.96
+    >>> compute_activity(np.ones(50), a([0.9] * 50), a([1.0] * 50)).ratio.round(3).tolist()
+    0.9
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(kernel_busy > _RESIDENT, sm_activity / kernel_busy, np.nan)
         upper, top = levels.quantiles(ratio, (0.8, 0.95))
         calm = counted((presence < _CALM) & (ratio > top[..., None] - _NEAR))
         count = counted(~np.isnan(ratio))
-        plain = (top - upper <= _PLATEAU) & ((calm >= np.maximum(5.0, 0.02 * count)) | (top >= _ALIKE))
+        shown = (calm >= np.maximum(5.0, 0.02 * count)) | (top >= _ALIKE) | ((top - upper <= _SHARP) & (top >= _BRISK))
+        plain = (top - upper <= _PLATEAU) & shown
     return Activity(np.where(plain, (upper + top) / 2, np.fmax(_USUAL, top)), np.where(plain, _PLAIN_ERROR, _USUAL_ERROR))
 
 

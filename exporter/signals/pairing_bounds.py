@@ -15,6 +15,7 @@ from exporter.signals.overlap import mean, or_zero
 Array = NDArray[np.float64]
 
 NARROW, WIDE = (0.05, 0.9), (0.3, 0.4)  # dead zone and span of the deficit: a wide one swallows small deficits of mixtures
+_ANY = 0.05  # of a reading with a kernel, at least
 
 
 def deficit(power: Array, low: Array, high: Array, zone: tuple[float, float] = NARROW) -> Array:
@@ -26,6 +27,20 @@ def deficit(power: Array, low: Array, high: Array, zone: tuple[float, float] = N
     span = np.maximum(high - low, 1e-9)[..., None]
     out: Array = np.clip(((high[..., None] - power) / span - zone[0]) / zone[1], 0.0, 1.0)
     return out
+
+
+def busy_deficit(power: Array, low: Array, high: Array, idle: Array, still: Array) -> Array:
+    """D of the time with a kernel, 0 to 1: the share of that time without compute.
+
+    A transfer needs a kernel, so chance places it within that time alone. power [..., n] W; power of a lone transfer, of
+    compute and of an idle board [...] W; still [..., n] share of a reading without a kernel. O(n).
+
+    >>> a = np.array
+    >>> busy_deficit(a([300.0, 150.0, 450.0]), a(200.0), a(500.0), a(100.0), a([0.5, 0.5, 0.0])).round(2).tolist()
+    [0.0, 1.0, 0.13]
+    """
+    filled = power + still * np.maximum(high - idle, 0.0)[..., None]
+    return np.minimum(deficit(filled, low, high) / np.maximum(1 - still, _ANY), 1.0)
 
 
 def neighbours(x: Array) -> Array:
