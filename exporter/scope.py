@@ -167,7 +167,7 @@ def _presence(traffic: Traffic, beside: dict[str, Array], inventory: Inventory, 
               step_s: float) -> tuple[Array, str | None, float, float]:  # fmt: skip
     """Presence beside each power reading, by the loudest path; that path, and its low and high level."""
     length_s = max(step_s, rates.FINE_S)
-    grid: Array = np.arange(start_s, end_s, length_s)
+    grid: Array = np.arange(start_s, end_s, length_s, dtype=np.float64)
     fine = traffic.between(grid[:-1], grid[1:])
     floors = _floors(inventory, gpu)
     count = len(next(iter(beside.values()), np.empty(0)))
@@ -248,7 +248,7 @@ def fold_json(series: Series, inventory: Inventory, gpu: Device, analysis: Overl
     links = links_of(inventory, gpu)
     step_s = read_every_s(inventory, links)
     traffic = traffic_of(series, links, end_s - window_s, end_s)
-    grid: Array = np.arange(end_s - window_s, min(end_s, traffic.newest_s), step_s)
+    grid: Array = np.arange(end_s - window_s, min(end_s, traffic.newest_s), step_s, dtype=np.float64)
     if len(grid) < 3:
         return None
     t = (grid[:-1] + grid[1:]) / 2
@@ -269,7 +269,7 @@ def fold_json(series: Series, inventory: Inventory, gpu: Device, analysis: Overl
 
 def sparks_json(series: Series, inventory: Inventory, end_s: float, seconds: float, points: int) -> dict[str, Any]:
     """A glance at every GPU: mean power and mean traffic of its main path in each of `points` parts of the last seconds."""
-    edges: Array = np.linspace(end_s - seconds, end_s, points + 1)
+    edges: Array = np.linspace(end_s - seconds, end_s, points + 1, dtype=np.float64)
     sparks: dict[str, Any] = {}
     for gpu in inventory.of_kind("gpu"):
         t_s, watts = power_of(series, gpu, edges[0], end_s)
