@@ -6,6 +6,8 @@ become communication of the job. So the traffic has to be two-way, above a floor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,15 +50,18 @@ def byte_rate(series: Series, device_id: str, t_s: float, start_s: float | None 
     return max(rates)
 
 
-def echoes(series: Series, port_id: str, nic_id: str, t_s: float) -> bool:
-    """Whether an Ethernet interface counts the RDMA bytes of its port again (mlx5 uplink representor in switchdev mode).
+def echoes(series: Series, port_id: str, nic_ids: Sequence[str], t_s: float) -> bool:
+    """Whether the Ethernet interfaces of a port (several, below a bond) count its RDMA bytes again, taken together.
 
-    Its counters are refreshed in the background, so both halves of the window are compared, not every reading.
+    So does the uplink representor of mlx5 in switchdev mode. Its counters are refreshed in the background, so both halves
+    of the window are compared, not every reading.
     """
+    if not nic_ids:
+        return False
     middle_s = t_s - WINDOW_S / 2
     for start_s, end_s in ((t_s - WINDOW_S, middle_s), (middle_s, t_s)):
-        port, nic = (byte_rate(series, device, end_s, start_s) for device in (port_id, nic_id))
-        if not port or nic is None or not 0.8 <= nic / port <= 1.3:
+        port, *nics = (byte_rate(series, device, end_s, start_s) for device in (port_id, *nic_ids))
+        if not port or not 0.8 <= sum(nic or 0.0 for nic in nics) / port <= 1.3:
             return False
     return True
 

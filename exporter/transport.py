@@ -141,7 +141,8 @@ def _decide(
 
 def _rdma(series: Series, ports: list[Device], nic_rates: Mapping[str, float | None], t_s: float) -> _Rdma:
     """RDMA bytes of the ports. On InfiniBand those of the IPoIB interface are inside the port's, and come off."""
-    total, missing, unread, ipoib, doubled = 0.0, [], [], set(), set()
+    total, missing, unread, ipoib = 0.0, [], [], set()
+    doubled: set[str] = set()
     for port in ports:
         if (rate := byte_rate(series, port.id, t_s)) is None:
             missing.append(port.id)
@@ -156,10 +157,15 @@ def _rdma(series: Series, ports: list[Device], nic_rates: Mapping[str, float | N
                 continue
             rate = max(0.0, rate - over_ip)
             floor = max(floor, _HEADER_SHARE * over_ip)
-        elif over_ip and rate > floor and echoes(series, port.id, netdev, t_s):
-            doubled.add(netdev)
+        elif rate > floor and echoes(series, port.id, links := tuple(n for n in _links_of(port) if nic_rates.get(n)), t_s):
+            doubled.update(links)
         total += rate if rate > floor else 0.0
     return _Rdma(len(ports), total, tuple(missing), tuple(unread), frozenset(ipoib), frozenset(doubled))
+
+
+def _links_of(port: Device) -> list[str]:
+    """The interfaces that a port sends through: its own, or those below its bond."""
+    return (port.info.get("bond_links") or port.info.get("netdev", "")).split()
 
 
 def _ports(series: Series, inventory: Inventory, t_s: float) -> list[Device]:

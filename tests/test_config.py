@@ -39,7 +39,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path: Path) ->
         ("smapling: {gpu_hertz: 1}", "smapling: unknown key: did you mean sampling?"),
         ("sampling: {gpu_hertz: fast}", "sampling.gpu_hertz: 'fast' is not allowed: expected a number from 1 to 50"),
         ("sampling: {gpu_hertz: true}", "sampling.gpu_hertz: True is not allowed: expected a number from 1 to 50"),
-        ("sampling: {network_hertz: 1000}", "sampling.network_hertz: 1000 is not allowed: expected a number from 1 to 100, or null"),
+        ("sampling: {network_hertz: 1000}", "sampling.network_hertz: 1000 is not allowed: expected a number from 1 to"),
         ("sampling: 10", "sampling: 10 is not a section: allowed is a mapping of keys"),
         ("analysis: {windows_seconds: [60, 15]}", "analysis.windows_seconds: [60, 15] is not allowed: expected one to five"),
         ("analysis: {verdict_window_seconds: 30}", "analysis.verdict_window_seconds: 30 is not allowed: expected one of"),

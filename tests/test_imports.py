@@ -21,8 +21,8 @@ SIGNALS = " ".join(m for m in MODULES if m.startswith("signals/"))
 DEVICES = ("sources/nvml sources/nvml_binding sources/nvml_calls sources/nvml_events sources/nvml_lanes sources/nvml_links "
            "sources/nvml_mig sources/nvml_pci sources/nvml_power sources/nvml_boards sources/nvml_fields "
            "sources/nvml_names sources/nvml_gpu sources/nvml_slow sources/vpd sources/gpm "
-           "sources/net sources/rdma sources/rdma_drivers sources/rdma_ports sources/rdma_reserve sources/nic sources/host "
-           "sources/topology sources/ethtool sources/files sources/sysfs")  # fmt: skip
+           "sources/net sources/rdma sources/rdma_drivers sources/rdma_ports sources/rdma_reserve sources/rdma_bonds "
+           "sources/nic sources/host sources/topology sources/ethtool sources/files sources/sysfs")  # fmt: skip
 SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
               "sources/jobs sources/job_levels")  # fmt: skip
 JUDGING = "analysis resolution readings memories shares verdict routes mixtures resolved traffic"

@@ -80,7 +80,8 @@ def described(opened: Opened, root: str) -> str:
         pairs = ""
         if isinstance(lane, PlannedLane) and lane.plan.pair_s:
             pairs = f", 1 in {lane.plan.every} again after {lane.plan.pair_s:g} s"
-        lines.append(f"lane {lane.source.name} every {lane.source.interval_s:g} s{pairs}, of {lane.device_kind} {lane.device_id}")
+        every = f"{lane.source.interval_s:g} s{pairs}"
+        lines.append(f"lane {lane.source.name} every {every}, of {lane.device_kind} {lane.device_id}")
         try:
             read = lane.read()
         except LaneError as error:
@@ -658,7 +659,7 @@ def plan_of(opened: Opened, name: str) -> Plan:
         ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1}, PAIRED.beyond(0.010)),
         ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 12}, PAIRED.beyond(0.012)),
         ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 0}, PAIRED),
-        ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 500}, Plan(PAIRED.hertz, 0.0, 5)),
+        ("mana", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1, "hw_counters/lifespan": 500}, Plan(25.0, 0.0, 5)),
         ("efa", {"hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1}, Plan(4.0)),
         ("bnxt_en", {"counters/port_xmit_data": "!EINVAL", "counters/port_rcv_data": "!EINVAL",
                      "hw_counters/tx_bytes": 1, "hw_counters/rx_bytes": 1}, SLOW),

@@ -52,6 +52,7 @@ class Case:
 IB = port(link_layer="InfiniBand", netdev="ib0")
 IPOIB = nic("ib0", "ipoib", 50e9)
 ROCE = port(netdev="eth1")
+LAG = replace(ROCE, info={**ROCE.info, "netdev": "bond0", "bond": "bond0", "bond_links": "eth2 eth3"})
 EFA = Device("rdma_port", "rdmap0s6/1", driver="efa", rate_bytes_per_s=12.5e9, info={"link_layer": "Unknown", "netdev": ""})
 ENA = nic("ens5")
 
@@ -77,6 +78,12 @@ CASES = (
          {ROCE.id: BURSTS, "eth1": square(1.4e9, phase=.6)}, "mixed", "both_move", ("eth1",)),
     Case("RoCE, uplink that counts RDMA again", (ROCE, nic("eth1", "uplink", 50e9)),
          {ROCE.id: RDMA_BURSTS, "eth1": square(20.4e9, phase=.6)}, "rdma", "rdma_moves"),
+    Case("RoCE over a bond, healthy", (LAG, nic("bond0", "bond"), nic("eth2"), nic("eth3")),
+         {LAG.id: RDMA_BURSTS, "eth2": CHATTER, "eth3": CHATTER}, "rdma", "rdma_moves"),
+    Case("RoCE over a bond whose uplinks count RDMA again", (LAG, nic("eth2", "uplink", 50e9), nic("eth3", "uplink", 50e9)),
+         {LAG.id: RDMA_BURSTS, "eth2": square(8.2e9, phase=.6), "eth3": square(12.2e9, phase=.6)}, "rdma", "rdma_moves"),
+    Case("RoCE over a bond, all of it TCP over both links", (LAG, nic("bond0", "bond"), nic("eth2"), nic("eth3")),
+         {LAG.id: 0.0, "eth2": BURSTS, "eth3": BURSTS}, "tcp", "nic_carries", ("eth2", "eth3")),
     Case("EFA, healthy", (EFA, ENA),
          {EFA.id: square(5e9, phase=.6), "ens5": CHATTER}, "rdma", "rdma_moves"),
     Case("EFA, over ENA", (EFA, ENA),

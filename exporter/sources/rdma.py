@@ -19,6 +19,7 @@ from exporter.model import Device, SourceStatus
 from exporter.sources import SLOW, Announce, Lane, NetSettings, Opened, Plan, unannounced
 from exporter.sources.ethtool import PREFIX, DriverCounters
 from exporter.sources.files import EITHER, STICKS, WRAPS, Attribute, Channels, FileLane, Total
+from exporter.sources.rdma_bonds import BondLane, Look, Verdicts, rate_of_bond
 from exporter.sources.rdma_drivers import EVENTS, ByteSource, width
 from exporter.sources.rdma_ports import Board, Port, look_at, open_port
 from exporter.sources.rdma_reserve import Frozen, WatchedLane
@@ -30,9 +31,12 @@ STATE_INTERVAL_S = 5.0
 _AT_LEISURE = ("counters", "counters_ext", "netdev", "ethtool")  # places that cost a command per file, or hardly ever change
 _FULL_BITS = 64
 _FROZEN = Frozen()  # of the process: a look for devices must not take a stopped source up again
+_BONDS = Verdicts()  # as well
 
 
-def open_rdma(settings: NetSettings, announce: Announce = unannounced, frozen: Frozen = _FROZEN) -> Opened:
+def open_rdma(
+    settings: NetSettings, announce: Announce = unannounced, frozen: Frozen = _FROZEN, bonds: Verdicts = _BONDS
+) -> Opened:
     """Every RDMA port that the settings let through, with its lanes; a device without ports as itself, without lanes.
 
     extra: rdma_left_out (devices that are no ports of this node's job: switches, NVSwitch management functions), and
@@ -58,7 +62,8 @@ def open_rdma(settings: NetSettings, announce: Announce = unannounced, frozen: F
             left_out.append(name)
             continue
         ports = [
-            open_port(root, board, number, frozen.here(root, [f"{name}/{number}"])) for number in _port_numbers(board, settings)
+            open_port(root, board, number, frozen.here(root, [f"{name}/{number}"]), bonds)
+            for number in _port_numbers(board, settings)
         ]
         counters_seen = counters_seen or any(port.counts for port in ports)
         if any(port.manages_nvswitch for port in ports):
@@ -67,7 +72,7 @@ def open_rdma(settings: NetSettings, announce: Announce = unannounced, frozen: F
         devices.extend(port.device for port in ports)
         if not names_in(f"{board.directory}/ports"):
             devices.append(Device("rdma_port", name, driver=board.driver_name, info={"state": "absent"}))
-        lanes.extend(_lanes(name, ports, settings, frozen))
+        lanes.extend(_lanes(name, ports, settings, frozen, bonds))
     extra: dict[str, object] = {"rdma_left_out": left_out} if left_out else {}
     reason = None
     if dangling or (any("/" in device.id for device in devices) and not counters_seen):
@@ -114,7 +119,7 @@ def _port_numbers(board: Board, settings: NetSettings) -> list[str]:
     return [number for number in numbers if chosen(number)]
 
 
-def _lanes(name: str, ports: Sequence[Port], settings: NetSettings, frozen: Frozen) -> list[Lane]:
+def _lanes(name: str, ports: Sequence[Port], settings: NetSettings, frozen: Frozen, bonds: Verdicts) -> list[Lane]:
     # A device of one port is known by the id of that port, so that a fault of it is a fault of the port.
     device_id = ports[0].device.id if len(ports) == 1 else name
     made: list[Lane] = []
@@ -124,10 +129,23 @@ def _lanes(name: str, ports: Sequence[Port], settings: NetSettings, frozen: Froz
     ):
         errors = no_errors()
         channels = {key: value for port in ports for key, value in channels_of(port, interval_s, errors).items()}
-        if channels:
+        looks = _looks(ports, settings.sysfs_root, bonds) if lane == "/state" else []
+        if channels and looks:
+            made.append(BondLane(f"rdma/{name}{lane}", interval_s, device_id, channels, errors=errors, looks=looks))
+        elif channels:
             made.append(FileLane(f"rdma/{name}{lane}", interval_s, "rdma_port", device_id, channels, errors=errors))
     fast = _byte_lane(name, device_id, ports, settings, frozen)
     return made if fast is None else [fast, *made]
+
+
+def _looks(ports: Sequence[Port], root: str, bonds: Verdicts) -> list[Look]:
+    """How the bytes of bonded ports are counted, where that can be measured."""
+    looks = []
+    for port in ports:
+        if port.slaves and port.byte_source is not None:
+            own = _bytes_of(port, port.byte_source, STATE_INTERVAL_S, no_errors(), {})
+            looks.append(Look(root, port.device.id, port.slaves, list(own.values()), bonds, STATE_INTERVAL_S))
+    return [look for look in looks if look.possible]
 
 
 def _plan_of(ports: Sequence[Port], settings: NetSettings) -> Plan:
@@ -191,17 +209,20 @@ def _events_of(port: Port, interval_s: float, errors: dict[str, int], at_leisure
 def _counter(port: Port, path: str, interval_s: float, errors: dict[str, int]) -> Attribute:
     place, name = port.places.place_of(path), path.rpartition("/")[2]
     if place == "ethtool":
-        directory, names = port.places.directories[place]
-        return DriverCounters(directory.removeprefix(PREFIX), tuple(names), name, interval_s, errors)
+        netdev = path.rpartition("/")[0].removeprefix(PREFIX)
+        return DriverCounters(netdev, tuple(port.places.names_beside(path)), name, interval_s, errors)
     bits, sticks = width(port.row, place, name)
     return Attribute(path, parse_count, interval_s, errors, bits=bits, at_end=STICKS if sticks else WRAPS)
 
 
 def _state_of(port: Port, interval_s: float, errors: dict[str, int]) -> Channels:
     names = names_in(port.directory)
-    state = {
+    state: dict[str, Attribute | Total] = {
         f"{port.device.id}/{quantity}": Attribute(f"{port.directory}/{file}", parse, interval_s, errors)
         for quantity, file, parse in (("up_ratio", "state", parse_state), ("rate_bytes_per_second", "rate", parse_rate))
         if file in names
     }
+    if port.bond_speed is not None and "rate" in names:
+        rate = rate_of_bond(f"{port.directory}/rate", port.bond_speed, interval_s, errors)
+        state[f"{port.device.id}/rate_bytes_per_second"] = rate
     return {**state, **_events_of(port, interval_s, errors, at_leisure=True)}

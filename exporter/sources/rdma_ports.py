@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from exporter.model import Device
 from exporter.sources import ethtool
+from exporter.sources.rdma_bonds import PART, Verdicts, slaves_of
 from exporter.sources.rdma_drivers import UNKNOWN, ByteSource, Driver, driver_row
 from exporter.sources.sysfs import (
     canonical,
@@ -21,6 +22,7 @@ from exporter.sources.sysfs import (
     numa_node,
     parse_count,
     parse_rate,
+    parse_speed,
     parse_state,
     pci_path,
     probe,
@@ -33,7 +35,10 @@ _LIFESPAN_MS = 10
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Directories of counter files of one port, with the names in each; a place that is not there has no names."""
+    """Directories of counter files of one port, with the names in each; a place that is not there has no names.
+
+    A port over a bond has the interface of each link: "netdev", "netdev+1" and so on, ethtool alike. Their counters are added.
+    """
 
     directories: Mapping[str, tuple[str, Collection[str]]]
 
@@ -44,17 +49,28 @@ class Places:
             # Drivers keep hw_counters below the port, below the device, or both.
             for where in (place, "device") if place == "hw_counters" else (place,):
                 directory, names = self.directories.get(where, ("", ()))
-                if name in names or (where == "ethtool" and any(fnmatchcase(n, name) for n in names)):
+                if name in names or (where.startswith("ethtool") and any(fnmatchcase(n, name) for n in names)):
                     return f"{directory}/{name}"
         return None
 
     def place_of(self, path: str) -> str:
         """The place in whose directory a path of `find` lies."""
-        return next(place for place, (directory, _) in self.directories.items() if path.rpartition("/")[0] == directory)
+        of_path = path.rpartition("/")[0]
+        return next(place for place, (directory, _) in self.directories.items() if of_path == directory).partition("+")[0]
+
+    def names_beside(self, path: str) -> Collection[str]:
+        """All names in the directory of a path of `find`."""
+        return next(names for directory, names in self.directories.values() if path.rpartition("/")[0] == directory)
 
     def find_all(self, files: Sequence[str]) -> list[str]:
-        """The paths of the files that exist."""
-        return [path for file in files if (path := self.find(file)) is not None]
+        """The paths of the files that exist, on every link."""
+        found = []
+        for file in files:
+            if (path := self.find(file)) is not None:
+                place, name = self.place_of(path), path.rpartition("/")[2]
+                others = (self.find(f"{other}/{name}") for other in self.directories if other.startswith(f"{place}+"))
+                found += [path, *(other for other in others if other is not None)]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,8 @@ class Port:
     byte_source: ByteSource | None
     reserve: ByteSource | None  # what goes on counting should the byte source freeze
     lifespan_s: float  # for how long the kernel repeats an answer of the byte source; 0: never
+    slaves: tuple[str, ...]  # the interfaces below it, where it stands for a bond
+    bond_speed: str | None  # the file with the speed of all of them together, where their bytes may all be counted
     counts: bool  # whether any of its counters are to be seen
     manages_nvswitch: bool
 
@@ -107,15 +125,17 @@ def look_at(root: str, name: str) -> Board:
     return Board(name, directory, behind, driver, read_text(f"{behind}/vendor"))
 
 
-def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()) -> Port:
+def open_port(root: str, board: Board, number: str, frozen: Collection[str], bonds: Verdicts) -> Port:
     """All that is known of one port; costs a probe of its byte files. frozen: ports whose best byte source has stopped."""
     directory = f"{board.directory}/ports/{number}"
     link_layer = read_text(f"{directory}/link_layer")
     netdev = board.above or _netdev(board, directory, number)
-    places = _places(root, board, directory, netdev if link_layer == "Ethernet" else None)
+    slaves = slaves_of(root, netdev)
+    beside = slaves or ((netdev,) if netdev is not None else ())
+    places = _places(root, board, directory, beside if link_layer == "Ethernet" else ())
     files = frozenset(
         f"{place}/{name}"
-        for place, (_, names) in places.directories.items() if place not in ("netdev", "ethtool") for name in names
+        for place, (_, names) in places.directories.items() if not place.startswith(("netdev", "ethtool")) for name in names
     )
     row = driver_row(board.driver_name, board.vendor, files)
     sources = [s for s in row.byte_sources if not (s.freezes and f"{board.name}/{number}" in frozen)]
@@ -123,6 +143,10 @@ def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()
     # Told by its files, a family of drivers has no one name.
     driver = board.driver_name or (row.name if row is not UNKNOWN and not row.also else None)
     rate, _ = probe(f"{directory}/rate", parse_rate)
+    verdict = bonds.of(root, f"{board.name}/{number}", slaves)
+    bond_speed = f"{root}/class/net/{netdev}/speed" if slaves and verdict != PART else None
+    of_bond = probe(bond_speed, parse_speed)[0] if bond_speed is not None else None
+    rate = max((r for r in (rate, of_bond) if r is not None and math.isfinite(r)), default=None)
     state, _ = probe(f"{directory}/state", parse_state)
     info = {
         "link_layer": link_layer,
@@ -131,7 +155,9 @@ def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()
         "byte_source": _label(byte_source, places) if byte_source is not None else None,
         "byte_refresh_seconds": f"{byte_source.refresh_s:g}" if byte_source is not None and byte_source.refresh_s else None,
         "state": None if state is None else "active" if state else "inactive",
-        "bond": netdev if netdev and os.path.isdir(f"{root}/class/net/{netdev}/bonding") else None,  # noqa: PTH112
+        "bond": netdev if slaves or (netdev and os.path.isdir(f"{root}/class/net/{netdev}/bonding")) else None,  # noqa: PTH112
+        "bond_links": " ".join(slaves),
+        "bond_bytes": verdict if slaves and byte_source is not None else None,
         "software": "true" if row.software else None,
         "unchecked": "true" if row is UNKNOWN and board.driver_name is not None else None,
         # A virtual function may stand on a bus of its own: the physical one then shows its place.
@@ -142,7 +168,7 @@ def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()
             "rdma_port",
             f"{board.name}/{number}",
             driver=driver,
-            rate_bytes_per_s=rate if rate is not None and math.isfinite(rate) else None,
+            rate_bytes_per_s=rate,
             pci_path=pci_path(root, board.behind) if board.behind is not None else None,
             numa_node=numa_node(board.behind) if board.behind is not None else None,
             info={key: value for key, value in info.items() if value},
@@ -153,6 +179,8 @@ def open_port(root: str, board: Board, number: str, frozen: Collection[str] = ()
         byte_source=byte_source,
         reserve=_reserve(sources, byte_source, places),
         lifespan_s=_lifespan_s(byte_source, places),
+        slaves=slaves,
+        bond_speed=bond_speed,
         counts=bool(files) or row.software,
         manages_nvswitch=failing and link_layer == "InfiniBand" and netdev is None,
     )
@@ -198,7 +226,7 @@ def _interface(text: str | None) -> str | None:
     return text if plain and text not in ("", ".", "..") and len(text or "") <= _LONGEST_INTERFACE_NAME else None
 
 
-def _places(root: str, board: Board, directory: str, netdev: str | None) -> Places:
+def _places(root: str, board: Board, directory: str, netdevs: Sequence[str]) -> Places:
     found: dict[str, tuple[str, Collection[str]]] = {
         place: (path, frozenset(names_in(path)))
         for place, path in (
@@ -212,10 +240,10 @@ def _places(root: str, board: Board, directory: str, netdev: str | None) -> Plac
     if any(names for _, names in found.values()) and directory.endswith("/ports/1"):
         path = f"{board.directory}/hw_counters"
         found["device"] = (path, frozenset(names_in(path)))
-    if netdev is not None:
-        path = f"{root}/class/net/{netdev}"
-        found["netdev"] = (path, frozenset(names_in(path)))
-        found["ethtool"] = (f"{ethtool.PREFIX}{netdev}", ethtool.names_of(root, netdev))
+    for k, netdev in enumerate(netdevs):
+        path, more = f"{root}/class/net/{netdev}", f"+{k}" if k else ""
+        found[f"netdev{more}"] = (path, frozenset(names_in(path)))
+        found[f"ethtool{more}"] = (f"{ethtool.PREFIX}{netdev}", ethtool.names_of(root, netdev))
     return Places(found)
 
 
