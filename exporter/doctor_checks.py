@@ -90,12 +90,16 @@ def _rdma(facts: Facts) -> Iterator[Verdict]:
     left_alone = {q.id: q.reason for q in seen.quarantined}
     for port in ports:
         told = f"{port.id} ({port.driver or 'driver not known'}): bytes from {port.info.get('byte_source', 'nowhere')}"
+        if bonded := port.info.get("bond_bytes"):
+            told += f", of the links {port.info.get('bond_links')} ({bonded})"
         fault = left_alone.get(port.id) or left_alone.get(port.id.rsplit("/", 1)[0])
         mute = [c for c in seen.silent if c.startswith(f"{port.id}/") and c.endswith("_bytes_total")]
         if fault:
             yield Verdict(FAIL, f"{port.id} is left alone: {fault}", "its files do not answer: see the log of its driver")
         elif "byte_source" not in port.info or mute:
             yield Verdict(WARN, f"{told}, which gave no number", "its traffic is not seen; report driver and firmware")
+        elif bonded == "one port of several":
+            yield Verdict(WARN, told, "its bytes are too few by what the other links carry; when they flow is right all the same")
         elif port.info.get("state") == "inactive":
             yield Verdict(WARN, f"{told}, and the port is down", "look at its cable and at the switch, if the job is to use it")
         else:

@@ -200,6 +200,15 @@ def down(source: str, reason: str, **told: Any) -> Seen:
     return replace(SEEN, inventory=Inventory("node", 0.0), sources=(status,), told={**SEEN.told, **told})
 
 
+@pytest.mark.parametrize(("counted", "status"), [("all ports", "ok"), ("unchecked", "ok"), ("one port of several", "warn")])
+def test_a_port_over_a_bond_says_whose_bytes_it_counts(counted: str, status: str) -> None:
+    bonded = replace(PORT, info={**PORT.info, "bond": "bond0", "bond_links": "eth2 eth3", "bond_bytes": counted})
+    ((found, saw, do),) = verdicts("rdma", seen=with_devices(GPU, bonded))
+    assert found == status
+    assert f"eth2 eth3 ({counted})" in saw
+    assert bool(do) == (status == "warn")
+
+
 def test_every_complaint_says_what_to_do() -> None:
     bad = replace(
         AROUND, container="Kubernetes", variables={"NVIDIA_VISIBLE_DEVICES": "void"}, device_files={"nvidia0": False},

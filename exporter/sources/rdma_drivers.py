@@ -34,7 +34,7 @@ Events = Mapping[str, Files]
 @dataclass(frozen=True, slots=True)
 class ByteSource:
     """One way to count the bytes of a port. factor: bytes per unit. refresh_s: known period of new values, None: at once.
-    plan: how often it is read; files in hw_counters, which the kernel answers from memory for a while, at longer distances.
+    plan: how often it is read (in pairs further apart where the kernel answers from memory for a while, see Plan.beyond).
 
     bits: width of the files; 32 where it may be 32, which shows in a value that never goes beyond. freezes: it may stop
     without an error while lesser sources of the row go on.
