@@ -33,7 +33,7 @@ from rich.table import Table
 
 from exporter.analysis import Analyzer
 from exporter.model import Inventory, OverlapAnalysis, Record
-from exporter.reader_turns import VOLLEY_READS
+from exporter.reader_volleys import VOLLEY_READS
 from exporter.sources import PAIRED, NetSettings, Plan, settings_to_json
 from exporter.wire import Decoder
 from tests.draws import GRAIN_S, Node, alternation, node

@@ -99,7 +99,7 @@ def _rdma(facts: Facts) -> Iterator[Verdict]:
         elif "byte_source" not in port.info or mute:
             yield Verdict(WARN, f"{told}, which gave no number", "its traffic is not seen; report driver and firmware")
         elif bonded == "one port of several":
-            yield Verdict(WARN, told, "its bytes are too few by what the other links carry; when they flow is right all the same")
+            yield Verdict(WARN, told, "its bytes are too few by those of the other links; when they flow is right all the same")
         elif port.info.get("state") == "inactive":
             yield Verdict(WARN, f"{told}, and the port is down", "look at its cable and at the switch, if the job is to use it")
         else:
