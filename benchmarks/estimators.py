@@ -1,4 +1,4 @@
-"""How well overlap can be told from outside: the product beside simpler estimators, on draws with known truth.
+"""How well overlap can be told from outside: the method beside simpler estimators, on draws with known truth.
 
     python -m benchmarks.estimators [--draws N] [--seed S] [FOLDER ...]
 
@@ -24,7 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from exporter.analysis import Analyzer
+from exporter.memories import GpuMemory
 from exporter.model import Inventory, Record, Series
+from exporter.readings import gather
 from exporter.resolved import resolved
 from exporter.session import GRACE_S, Session
 from exporter.signals import correlation, levels, overlap
@@ -47,8 +49,8 @@ class Case:
     kind: str
     exposed: float
     communication: float
-    product: float | None  # its health
-    first: float | None  # health of a resolved rhythm, whatever the sensors resolve
+    product: float | None  # health by the whole method, None where it refuses
+    first: float | None  # health of a resolved rhythm, whatever the sensors resolve: the method's beginning
     power: Array
     traffic: Array
 
@@ -62,7 +64,8 @@ def case_of(kind: str, series: Series, inventory: Inventory, analyzer: Analyzer,
     """Judge one window with the product, and take out what the simpler estimators are given."""
     gpu = inventory.of_kind("gpu")[0].id
     said = next(a for a in analyzer.evaluate(series, inventory, at_s, (window_s,)) if a.gpu_id == gpu)
-    readings, _ = analyzer._read(series, inventory, at_s, window_s)
+    sensors = {d.id: GpuMemory().believed(d) for d in inventory.of_kind("gpu")}  # by the tables: nothing is measured
+    readings = gather(series, inventory, at_s - window_s, at_s, sensors, {})
     inside = (readings.t > at_s - window_s) & (readings.t <= at_s)
     power = np.where(inside, readings.power, np.nan)[:1]
     traffic = np.where(inside, readings.traffic.sum(axis=0), np.nan)[:1]
@@ -178,8 +181,8 @@ def thresholds(power: Array, traffic: Array) -> float:
 
 
 ESTIMATORS: Mapping[str, Callable[[Case], float | None]] = {
-    "the product": lambda c: c.product,
-    "resolved rhythms alone": lambda c: c.first,
+    "this method": lambda c: c.product,
+    "the first method": lambda c: c.first,
     "correlation": lambda c: pearson(c.power, c.traffic),
     "correlation, best lag": lambda c: lagged(c.power, c.traffic),
     "rank correlation": lambda c: rank(c.power, c.traffic),
