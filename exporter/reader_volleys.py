@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 VOLLEY_READS = 24
-_FEWEST_CHANGES = 4
+_FEWEST_CHANGES = 2  # so that ticks of 50 ms are seen: 25 polls a second blur those, 50 do not
 _LEAST_BYTES = 1 << 20  # in a volley: packets that come and go look like ticks
-_IN_A_ROW = 2  # volleys that agree
+_IN_A_ROW = 3  # volleys that agree
 
 
 class Volleys:
