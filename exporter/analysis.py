@@ -17,8 +17,9 @@ from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
 from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
 from exporter.resolution import SLOW_S, held_to_sensors
+from exporter.rhythm import period_of
 from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
-from exporter.signals import period, rates, sensor
+from exporter.signals import rates, sensor
 from exporter.signals.observability import survival
 from exporter.verdict import shared_devices, verdict
 
@@ -66,7 +67,7 @@ class Analyzer:
         verdict_s = self._verdict_window_s
         readings, idle_s = self._read(series, inventory, t_s, max([*due, verdict_s]))
         shares = {w: self._shares(readings, idle_s, t_s, w) for w in dict.fromkeys((*due, verdict_s))}
-        steps_s = self._learn_periods(readings, shares[verdict_s], t_s)
+        steps_s = self._learn_periods(series, inventory, readings, shares[verdict_s], t_s)
         verdicts = {w: self._verdicts(readings, shares[w], inventory, t_s, w, steps_s) for w in shares}
         for window_s in due:
             self._last.update(((a.gpu_id, window_s), a) for a in verdicts[window_s])
@@ -82,7 +83,9 @@ class Analyzer:
         windows_s, verdict_s = tuple(windows_s), self._verdict_window_s
         readings, idle_s = self._read(series, inventory, t_s, max(*windows_s, verdict_s))
         shares = {w: self._shares(readings, idle_s, t_s, w) for w in (*windows_s, verdict_s)}
-        steps_s = [self._step_period(readings, shares[verdict_s], t_s, g) for g in range(len(readings.gpus))]
+        steps_s = [
+            self._step_period(series, inventory, readings, shares[verdict_s], t_s, g) for g in range(len(readings.gpus))
+        ]
         per_window = [self._verdicts(readings, shares[w], inventory, t_s, w, steps_s) for w in windows_s]
         return tuple(a for of_gpu in zip(*per_window, strict=True) for a in of_gpu)
 
@@ -152,36 +155,37 @@ class Analyzer:
                 close_s,
             )
 
-    def _learn_periods(self, readings: Readings, shares: Shares, t_s: float) -> list[float | None]:
+    def _learn_periods(
+        self, series: Series, inventory: Inventory, readings: Readings, shares: Shares, t_s: float
+    ) -> list[float | None]:
         """The step period of each GPU: looked for in turn, less often once it is settled, and at once where none is known."""
         for g, gpu in enumerate(readings.gpus):
             memory = self._memories[gpu.id]
             its_turn = (round(t_s) - g) % (_LEARN_EVERY_S * (_SETTLED_TURNS if memory.settled else 1)) == 0
             covered = shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s
             if covered and (its_turn or not memory.looked(t_s - _SETTLED_TURNS * _LEARN_EVERY_S, t_s)):
-                memory.periods.append((t_s, self._period(readings, shares, g)))
+                memory.periods.append((t_s, self._period(series, inventory, readings, shares, g)))
         return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
 
-    def _step_period(self, readings: Readings, shares: Shares, t_s: float, g: int) -> float | None:
+    def _step_period(
+        self, series: Series, inventory: Inventory, readings: Readings, shares: Shares, t_s: float, g: int
+    ) -> float | None:
         """The step period of GPU number g at a named instant: what is remembered, if that is not old."""
         memory = self._memories.get(readings.gpus[g].id, GpuMemory())
         if memory.looked(t_s - _SETTLED_TURNS * _LEARN_EVERY_S, t_s):
             return memory.period(t_s)
-        step_s = self._period(readings, shares, g)
+        step_s = self._period(series, inventory, readings, shares, g)
         return None if math.isnan(step_s) else step_s
 
-    def _period(self, readings: Readings, shares: Shares, g: int) -> float:
-        """The step period that the traffic of GPU number g shows in the verdict window, seconds; NaN without.
+    def _period(self, series: Series, inventory: Inventory, readings: Readings, shares: Shares, g: int) -> float:
+        """The step period that GPU number g shows in the verdict window, seconds; NaN without.
 
         While the window fills, what repeats may be a part of a step that has not been seen three times yet.
         """
-        if not (shares.communicates[g] and shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s):
+        if not shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s:
             return math.nan
-        flow = shares.flow[g]
-        t = readings.fine_t[g, readings.fine_t.shape[-1] - len(flow) :]
-        later = len(flow) // 2
         memory = self._memories.get(readings.gpus[g].id, GpuMemory())
-        return memory.confirmed(period.step_period(t, flow), lambda: period.step_period(t[later:], flow[later:]))
+        return period_of(series, readings, shares, g, readings.gpus[g].id in shared_devices(inventory), memory)
 
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()
@@ -199,12 +203,12 @@ class Analyzer:
         self, readings: Readings, shares: Shares, inventory: Inventory, t_s: float, window_s: float,
         steps_s: Sequence[float | None],
     ) -> list[OverlapAnalysis]:  # fmt: skip
-        """The verdicts on a window; steps_s [g]: the step periods at its end, for GPUs with bytes of their own."""
+        """The verdicts on a window; steps_s [g]: the step periods at its end."""
         shared = shared_devices(inventory)
         out = []
         for g, gpu in enumerate(readings.gpus):
             a = verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
-            known = a.state not in ("no_data", "idle") and gpu.id not in shared
+            known = a.state not in ("no_data", "idle")
             slowest = max(
                 (d for k in inventory.links if k.gpu_id == gpu.id for d in inventory.devices if d.id == k.device_id),
                 key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None,

@@ -27,7 +27,7 @@ SELF_TEST_S = 20.0
 _TRANSITIONS = 15  # the latest ones vote
 _PERIODS, _PERIOD_LIFE_S = 5, 30.0  # the latest ones vote
 _PERIOD_AGREES, _CONFIRMS = 0.1, 0.05
-_SETTLED = 3  # looks that found the same
+_SETTLED, _SETTLED_WITHIN = 3, 0.01  # looks that found the same; steps that grow longer are looked at more often
 _LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
 
@@ -107,16 +107,16 @@ class GpuMemory:
     def settled(self) -> bool:
         """Whether the latest looks at the step period found the same, or nothing."""
         latest = [period for _, period in self.periods][-_SETTLED:]
-        alike = all(math.isnan(p) for p in latest) or all(same_period(p, latest[-1], _CONFIRMS) for p in latest)
+        alike = all(math.isnan(p) for p in latest) or all(same_period(p, latest[-1], _SETTLED_WITHIN) for p in latest)
         return len(latest) == _SETTLED and alike
 
     def period(self, t_s: float) -> float | None:
-        """The step period that most of the latest estimates agree on, seconds; None without."""
+        """The newest of the estimates where most of the latest ones agree on a step period, seconds; None without."""
         votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
         seen = [period for period in votes if not math.isnan(period)]
         middle = median(seen) if seen else math.nan
-        agreed = sum(same_period(period, middle) for period in seen)
-        return middle if 2 * agreed > len(votes) else None
+        agreed = [period for period in seen if same_period(period, middle)]
+        return agreed[-1] if 2 * len(agreed) > len(votes) else None
 
     def confirmed(self, found_s: float, of_late_s: Callable[[], float]) -> float:
         """An estimate of the step period, or NaN where it is new and may come from one rhythm following on another.

@@ -25,7 +25,7 @@ DEVICES = ("sources/nvml sources/nvml_binding sources/nvml_calls sources/nvml_ev
            "sources/nic sources/host sources/topology sources/ethtool sources/files sources/sysfs")  # fmt: skip
 SIMULATION = ("sources/simulator sources/simulated_node sources/simulated_waveform sources/sensors sources/scenarios "
               "sources/jobs sources/job_levels")  # fmt: skip
-JUDGING = "analysis resolution readings memories shares verdict routes mixtures resolved traffic"
+JUDGING = "analysis rhythm resolution readings memories shares verdict routes mixtures resolved traffic"
 READER = "reader reader_crew reader_ledger reader_outlet reader_rounds reader_turns reader_volleys"
 SUPERVISOR = "supervisor supervisor_child supervisor_patience supervisor_reader"
 WEB = "server answer endpoints loopback stream watches api connections credentials listening web_config"

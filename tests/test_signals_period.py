@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from exporter.analysis import Analyzer
 from exporter.model import Inventory, OverlapAnalysis
-from exporter.signals import period
+from exporter.signals.likeness import HALVED, Likeness
+from exporter.signals.opinions import Signal, step_period
 from tests import naive
 from tests.draws import GRAIN_S, Node, alternation, byte_readings, node, polls
 
@@ -44,6 +45,11 @@ def steps(bursts: list[tuple[float, float]], period_s: float, jitter: float, rng
     return traffic, float(np.median(lengths))
 
 
+def alone(t: Array, presence: Array) -> float:
+    """What traffic says without a second opinion."""
+    return step_period(Signal(t, presence))
+
+
 def seen(traffic: Array, hertz: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """Presence as byte polls show it, over intervals of at least 40 ms."""
     t = polls(len(traffic) * GRAIN_S - 0.01, hertz, 0.001 if hertz > 20 else 0.004, rng)
@@ -58,7 +64,7 @@ def seen(traffic: Array, hertz: float, rng: np.random.Generator) -> tuple[Array,
 def test_one_burst_a_step_gives_the_step(job: str, hertz: float, period_s: float, jitter: float) -> None:
     rng = np.random.default_rng(round(1000 * period_s))
     traffic, typical_s = steps(JOBS[job], period_s, jitter, rng)
-    assert period.step_period(*seen(traffic, hertz, rng)) == pytest.approx(typical_s, rel=0.03)
+    assert alone(*seen(traffic, hertz, rng)) == pytest.approx(typical_s, rel=0.03)
 
 
 @pytest.mark.parametrize(("job", "period_s"), [("buckets", 2.4), ("buckets", 6.0), ("layers", 4.0), ("layers", 8.0)])
@@ -67,7 +73,7 @@ def test_buckets_and_layers_are_not_steps(job: str, period_s: float, jitter: flo
     for seed in range(3):
         rng = np.random.default_rng(seed)
         traffic, typical_s = steps(JOBS[job], period_s, jitter, rng)
-        assert period.step_period(*seen(traffic, 50.0, rng)) == pytest.approx(typical_s, rel=0.03)
+        assert alone(*seen(traffic, 50.0, rng)) == pytest.approx(typical_s, rel=0.03)
 
 
 def test_of_many_drawn_jobs_hardly_any_gets_a_wrong_period() -> None:
@@ -77,7 +83,7 @@ def test_of_many_drawn_jobs_hardly_any_gets_a_wrong_period() -> None:
         hertz = float(rng.choice([10.0, 50.0]))
         period_s = float(np.exp(rng.uniform(np.log(4.5 / hertz), np.log(16.0))))
         traffic, typical_s = steps(JOBS[str(rng.choice(list(JOBS)))], period_s, float(rng.choice([0.005, 0.02, 0.05])), rng)
-        found = period.step_period(*seen(traffic, hertz, rng))
+        found = alone(*seen(traffic, hertz, rng))
         answered += not math.isnan(found)
         right += abs(found / typical_s - 1) <= 0.03
     assert answered > 0.7 * 250
@@ -96,7 +102,7 @@ def test_steps_that_are_late_now_and_then_count_in_the_mean_and_pauses_do_not(he
     lasted = np.diff(ends[ends < 60])
     mean_s = lasted[lasted < 2].mean()
     assert mean_s > 1.03 * np.median(lasted)
-    assert period.step_period(*seen(traffic, hertz, rng)) == pytest.approx(mean_s, rel=0.02)
+    assert alone(*seen(traffic, hertz, rng)) == pytest.approx(mean_s, rel=0.02)
 
 
 @pytest.mark.parametrize("period_s", [0.06, 0.1, 0.12, 0.18, 0.2, 0.25, 0.33])
@@ -104,21 +110,21 @@ def test_a_rhythm_of_less_than_four_polls_is_no_rhythm_of_longer_steps(period_s:
     for seed in range(4):
         rng = np.random.default_rng(seed)
         traffic, _ = steps(JOBS["tail"], period_s, 0.02, rng)
-        assert math.isnan(period.step_period(*seen(traffic, 10.0, rng)))
+        assert math.isnan(alone(*seen(traffic, 10.0, rng)))
 
 
 @pytest.mark.parametrize("period_s", [21.0, 35.0, 90.0])
 def test_fewer_than_three_steps_are_no_rhythm(period_s: float) -> None:
     rng = np.random.default_rng(0)
     traffic, _ = steps(JOBS["tail"], period_s, 0.01, rng)
-    assert math.isnan(period.step_period(*seen(traffic, 50.0, rng)))
+    assert math.isnan(alone(*seen(traffic, 50.0, rng)))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 1.0), st.floats(0.0, 1.0))
 def test_noise_has_no_period(seed: int, spread: float, base: float) -> None:
     x = np.clip(base + spread * np.random.default_rng(seed).standard_normal(3000), 0.0, 1.0)
-    assert math.isnan(period.step_period(np.arange(3000) * 0.02, x))
+    assert math.isnan(alone(np.arange(3000) * 0.02, x))
 
 
 @settings(max_examples=15, deadline=None)
@@ -128,13 +134,13 @@ def test_bursts_at_random_times_have_no_period(seed: int, gap_s: float) -> None:
     traffic = np.zeros(60_000)
     for start in rng.uniform(0, 60, rng.poisson(60 / gap_s)):
         traffic[round(start / GRAIN_S) : round((start + rng.uniform(0.05, 0.4) * gap_s) / GRAIN_S)] = 1
-    found = period.step_period(*seen(traffic, 50.0, rng))
+    found = alone(*seen(traffic, 50.0, rng))
     assert math.isnan(found) or found > 60 / 6  # a handful of bursts may lie evenly by chance
 
 
 @given(st.floats(0.0, 1.0), st.integers(0, 400))
 def test_flat_traffic_has_no_period(level: float, count: int) -> None:
-    assert math.isnan(period.step_period(np.arange(count) * 0.02, np.full(count, level)))
+    assert math.isnan(alone(np.arange(count) * 0.02, np.full(count, level)))
 
 
 def test_holes_and_pauses_change_nothing() -> None:
@@ -142,13 +148,13 @@ def test_holes_and_pauses_change_nothing() -> None:
     traffic, typical_s = steps(JOBS["tail"], 1.3, 0.02, rng)
     t, x = seen(traffic, 50.0, rng)
     holed = np.where(rng.uniform(size=len(t)) < 0.05, np.nan, x)
-    assert period.step_period(t, holed) == pytest.approx(typical_s, rel=0.03)
+    assert alone(t, holed) == pytest.approx(typical_s, rel=0.03)
     away = (t > 20) & (t < 31)
-    assert period.step_period(t[~away], x[~away]) == pytest.approx(typical_s, rel=0.03)
+    assert alone(t[~away], x[~away]) == pytest.approx(typical_s, rel=0.03)
     paused = np.where((t > 20) & (t < 31), 0.0, x)
-    assert period.step_period(t, paused) == pytest.approx(typical_s, rel=0.03)
+    assert alone(t, paused) == pytest.approx(typical_s, rel=0.03)
     gone = (t > 15) & (t < 45)
-    assert math.isnan(period.step_period(t[~gone], x[~gone]))
+    assert math.isnan(alone(t[~gone], x[~gone]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -159,20 +165,37 @@ def test_autocorrelations_equal_their_slow_twin(readings: list[tuple[float, bool
     if np.count_nonzero(there) < 2 or np.ptp(x[there]) < 1e-3:
         return
     total = naive.autocorrelation(x.tolist(), there.tolist(), 1, 0)
-    for curve in period.curves(x, there):
-        own = naive.autocorrelation(x.tolist(), there.tolist(), curve.width, 0)
+    likeness = Likeness(x, there)
+    for width in (1, 2, 4, 7):
+        curve = likeness.curve(width)
+        assert curve.step == (0.5 if width < HALVED else 1.0)
+        own = naive.autocorrelation(x.tolist(), there.tolist(), width, 0)
         at = round(lag / curve.step)
-        wanted = naive.autocorrelation(x.tolist(), there.tolist(), curve.width, lag) / own
+        wanted = naive.autocorrelation(x.tolist(), there.tolist(), width, lag) / own
         assert curve.r[at] == pytest.approx(wanted, abs=1e-6 * max(1.0, total / own))
         assert curve.share == pytest.approx(own / total, rel=1e-6)
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_wide_boxcars_leave_out_lags_and_are_nearly_their_slow_twin(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x, there = np.repeat(rng.uniform(size=90), 8) + 0.3 * rng.standard_normal(720), np.ones(720, dtype=bool)
+    curve = Likeness(x, there).curve(width)
+    own = naive.autocorrelation(x.tolist(), there.tolist(), width, 0)
+    assert curve.step == width / 8
+    for k in (1, 5, 20, 60):
+        wanted = naive.autocorrelation(x.tolist(), there.tolist(), width, round(k * curve.step)) / own
+        assert curve.r[k] == pytest.approx(wanted, abs=0.02)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.1, 1e4), st.floats(-1e3, 1e3), st.integers(0, 100))
 def test_scale_and_offset_change_no_autocorrelation(scale: float, offset: float, seed: int) -> None:
     x, there = np.random.default_rng(seed).uniform(size=300), np.ones(300, dtype=bool)
-    for a, b in zip(period.curves(x, there), period.curves(scale * x + offset, there), strict=True):
-        np.testing.assert_allclose(a.r, b.r, atol=1e-6)
+    ours, theirs = Likeness(x, there), Likeness(scale * x + offset, there)
+    for width in (1.0, 4.0, 16.0):
+        np.testing.assert_allclose(ours.curve(width).r, theirs.curve(width).r, atol=1e-6)
+    assert ours.neighbours == pytest.approx(theirs.neighbours, abs=1e-6)
 
 
 # Through the analysis

@@ -1,182 +1,202 @@
-"""Period: the rhythm of a job in its traffic: how long one step takes, or NaN where nothing repeats that sensors resolve.
+"""Period: the rhythm of one signal, traffic or power, by itself: what repeats in it, and what repeats behind that.
 
-Called by the analysis, one GPU at a time. Never answers with a multiple, a part or an alias that it cannot tell from the
-step: no period is better than a wrong one.
+Called by `opinions`, which answers; here patterns are found and doubted. A pattern of length T repeats where the signal is
+like itself T later (autocorrelation), and 2 T later as well. Steps differ in length by a few per cent, so likeness fades
+from repetition to repetition, and sharp signals fade faster: they are looked at through ever wider boxcars.
 
-A pattern of length T repeats where the traffic is like itself T later (autocorrelation), and 2 T later as well. The step
-is the longest such pattern: layers and buckets repeat inside it, so the traffic is looked at through ever wider boxcars,
-which hide them. Steps differ in length by a few per cent, so likeness fades from repetition to repetition.
+The step is the longest pattern, since layers and buckets repeat inside it. A boxcar exactly as wide as a pattern hides all
+that repeats with it, and nothing else: if something longer still repeats behind it, the pattern was a part of a step.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.onsets import mean_step
+from exporter.signals.likeness import HALVED, MIN_PERIODS, Curve, Likeness, near, resample
 
 Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
-MIN_PERIODS = 3.0  # in the window
-MIN_POLLS = 4.0  # in the period
+MIN_POLLS = 4.0  # readings in a period
 _MIN_READINGS, _MIN_KNOWN = 60, 0.7
-_WIDTHS = (1, 4, 16, 64)  # of the boxcars, readings
-_WIDEST = 1 / 8  # of the longest period
-_LEAST_SHARE = 0.01  # of the variance that a boxcar has to leave
-_COIN = 0.2  # variance of presence against that of on and off: below, each interval holds several bursts
+_WIDTHS = (2.0, 4.0, 16.0, 64.0)  # of the boxcars, readings; the first one takes the edge off what lies between two
+_WIDEST, _LEAST_SHARE = 1 / 8, 0.01  # of the longest period; of the variance that a boxcar has to leave
+COIN = 0.2  # variance against that of on and off with the same mean: below, each reading holds several bursts
 _TURNS = -0.4  # likeness of neighbours: of bursts that fill a quarter of their period it is -1/3 at least
 
-_STANDS_OUT = 0.3  # a likeness above the least one at shorter lags
+_STANDS_OUT, _STANDS_OUT_BEHIND = 0.3, 0.2  # a likeness above the least one at shorter lags
 _ALIKE, _ALIKE_WIDE = 0.5, 0.6  # least likeness one period later; behind a boxcar noise is alike as well
 _ALIKE_RARE, _RARE = 0.8, 6.0  # with fewer periods than this, a few bursts may lie well by chance
 _TWICE = 0.75  # likeness two periods later, against one
-_FIRM, _STRONG, _LASTING = 0.8, 0.85, 0.85  # outlives a weak, and a shorter, pattern of another length
-_WEAK_LONGER, _WEAK_SHORTER = 0.7, 0.6
-_SAME = 0.12  # patterns whose lengths differ by less are one
 # Likeness may differ by so much without meaning: always; more with fewer readings in a period, or fewer periods.
 _SLACK, _GRAIN, _NOISE = 0.06, 1.0, 3.0
 _UNRESOLVED_SLACK = 0.1  # in place of the grain, for periods too short to be an answer: they only raise doubt
-_NEAR, _NEAR_READINGS = 0.12, 1.5  # how far from a multiple its peak may lie: share of the period, readings
+_FAST_TIMES, _FAST_SLACK, _FAST_ALIKE = 3, 0.2, 0.2  # a rhythm faster than the readings repeats with a few periods of its own
+_SAME = 0.12  # patterns whose lengths differ by less are one
 
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Autocorrelation of traffic behind a boxcar `width` readings wide: r [k] at lags of 0, step, 2 step ... readings."""
-
-    width: int
-    r: Array
-    step: float
-    share: float  # of the variance that the boxcar leaves
+_BEHIND_TIMES = 1.7  # what repeats behind a pattern is about twice as long, at least
+_BEHIND_SHARE, _BEHIND_SHARE_RARE = 0.008, 0.025  # of the variance: readings that fall on a step's edges anew leave less
+_BEHIND_ALIKE, _BEHIND_TWICE = 0.28, 0.6
+_BEHIND_HARD = 0.6  # least likeness where the boxcar is too narrow to hide all of the pattern, or there are few periods
+_HIDES, _HIDES_WELL, _HIDES_LITTLE = 6.0, 8.0, 0.05  # readings; readings; share of the variance that is left
+_DEPTH = 3  # layers in micro-steps in steps
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """What repeats in one curve. Lags are in readings; `alike` and `twice` one and two periods later."""
 
-    width: int
+    width: float
     period: float
     alike: float
     twice: float
-    rivals: tuple[float, ...]  # shorter periods that may explain it
-    seen: bool  # worth an objection to another pattern
+    share: float = 1.0  # of the variance that the boxcar leaves
+    rivals: tuple[float, ...] = ()  # shorter periods that may explain it
     rare: bool = False  # so few periods in the readings that chance may look like one
 
     @property
+    def short(self) -> bool:
+        """Whether it may be a rhythm faster than the readings."""
+        return min((*self.rivals, self.period)) < MIN_POLLS
+
+    @property
     def clear(self) -> bool:
-        """Good enough for an answer."""
-        least = _ALIKE_RARE if self.rare else _ALIKE if self.width == 1 else _ALIKE_WIDE
-        return self.seen and not self.rivals and self.alike >= least and self.twice >= _TWICE * self.alike
-
-    def same(self, other: float) -> bool:
-        """Whether another period is this one."""
-        return abs(other / self.period - 1.0) < _SAME
+        """Good enough for an answer, as far as this curve can tell."""
+        least = _ALIKE_RARE if self.rare else _ALIKE if self.width < HALVED else _ALIKE_WIDE
+        return not self.rivals and not self.short and self.alike >= least and self.twice >= _TWICE * self.alike
 
 
-def step_period(t: Array, presence: Array) -> float:
-    """The period of the traffic, seconds: the mean length of a step, pauses left out. NaN without one.
+@dataclass(slots=True)
+class Rhythm:
+    """What one signal shows: the pattern that it would answer with, if any, and all that it saw on the way."""
 
-    t [n] s, ascending, about evenly spaced; presence [n], 0 to 1 (0: nothing flows, 1: the high level of the traffic);
-    NaN readings are left out. At least three periods must lie in the readings, and four readings in a period. NaN too
-    where bursts are shorter than the readings (an alias would look like a rhythm), and where patterns contradict each
-    other. O(n log n).
+    likeness: Likeness
+    step_s: float
+    swing: float  # variance against that of a coin
+    pattern: Pattern | None = None
+    doubt: Pattern | None = None  # repeats behind a pattern, and is not clear enough to be the step
+    seen: list[Pattern] = field(default_factory=list)
+    fast: bool = False  # may be faster than the readings
+
+    @property
+    def turns(self) -> bool:
+        """Whether readings turn from high to low so often that the rhythm is faster than they are."""
+        return self.likeness.neighbours <= _TURNS
+
+    @property
+    def sound(self) -> bool:
+        """Whether the pattern can be no alias of a rhythm that is faster than the readings."""
+        return self.swing > COIN and not self.turns and not self.fast
+
+    def strength(self, pattern: Pattern) -> float:
+        """How much of the signal a pattern moves, by its length: an alias is the weaker the longer it is."""
+        return self.swing * pattern.share * (pattern.period - 1.0)
+
+    def seconds(self, pattern: Pattern) -> float:
+        """The length of a pattern, s."""
+        return pattern.period * self.step_s
+
+
+def rhythm(t: Array, x: Array) -> Rhythm | None:
+    """The rhythm of a signal, or None where there is too little of it, or it stands still.
+
+    t [n] s, ascending, about evenly spaced; x [n], 0 to 1 between its low and high level; NaN readings are left out.
+    At least three periods must lie in the readings, and four readings in a period. O(n log n).
 
     >>> t = np.arange(3000) * 0.02
-    >>> round(step_period(t, (t % 0.8 < 0.3).astype(float)), 3)
-    0.8
-    >>> step_period(t, np.random.default_rng(0).uniform(size=3000))
-    nan
+    >>> found = rhythm(t, (t % 0.8 < 0.3).astype(float))
+    >>> round(found.seconds(found.pattern), 3), found.sound
+    (0.8, True)
+    >>> rhythm(t, np.random.default_rng(0).uniform(size=3000)).pattern
     """
-    known = ~np.isnan(presence)
+    known = ~np.isnan(x)
     if np.count_nonzero(known) < _MIN_READINGS:
-        return float("nan")
-    t, x = t[known], np.clip(presence[known], 0.0, 1.0)
-    mean = float(x.mean())
-    if not float(x.var()) > _COIN * mean * (1.0 - mean):
-        return float("nan")
-    step_s = float(np.median(np.diff(t)))
+        return None
+    t, x = t[known], np.clip(x[known], 0.0, 1.0)
+    mean, variance = float(x.mean()), float(x.var())
+    if not variance > 1e-12 or not 0.0 < mean < 1.0:
+        return None
+    gaps = np.diff(t)
+    step_s = float(np.partition(gaps, len(gaps) // 2)[len(gaps) // 2])
     even, there = resample(t, x, step_s)
     if there.mean() < _MIN_KNOWN:
-        return float("nan")
-    period = settle([p for c in curves(even, there) if (p := pattern(c, len(even) / MIN_PERIODS)) is not None])
-    return mean_step(even, period) * step_s if period > 0 else float("nan")
-
-
-def resample(t: Array, x: Array, step_s: float) -> tuple[Array, Mask]:
-    """Readings at even distances [k], by straight lines, and where there is a reading within one distance [k].
-
-    >>> x, there = resample(np.array([0.0, 1.1, 2.0, 9.0]), np.array([0.0, 1.1, 2.0, 9.0]), 1.0)
-    >>> x.tolist()[:3], np.flatnonzero(there).tolist()
-    ([0.0, 1.0, 2.0], [0, 1, 2, 3, 8, 9])
-    """
-    at = t[0] + step_s * np.arange(int((t[-1] - t[0]) / step_s + 1e-6) + 1)
-    after = np.clip(np.searchsorted(t, at), 1, len(t) - 1)
-    near = np.minimum(np.abs(at - t[after - 1]), np.abs(at - t[after])) <= 1.01 * step_s
-    return np.interp(at, t, x), near
-
-
-def curves(x: Array, there: Mask) -> list[Curve]:
-    """Autocorrelations, each lag over the pairs that it has (unbiased), up to two periods of the longest kind.
-
-    Without a boxcar at half readings too, so that periods between two lags are seen. None where readings turn from high to
-    low so often that the rhythm is faster than they are. x, there [n]. O(n log n).
-
-    >>> first = curves(np.tile([1.0, 0.0, 0.0, 0.0], 50), np.ones(200, dtype=bool))[0]
-    >>> first.step, first.r[[0, 4, 8]].round(2).tolist()
-    (0.5, [1.0, -0.33, 1.0])
-    """
-    n = len(x)
-    longest = n / MIN_PERIODS
-    keep = min(n - 1, int(2 * longest) + 2)
-    size = 1 << (2 * n - 1).bit_length()
-    power = np.abs(np.fft.rfft(np.where(there, x - x[there].mean(), 0.0), size)) ** 2
-    pairs = np.arange(n, n - keep, -1.0)
-    if not there.all():
-        pairs = np.maximum(np.fft.irfft(np.abs(np.fft.rfft(there.astype(float), size)) ** 2, size)[:keep], 1.0)
-    cycles = np.arange(len(power)) / size  # per reading
-    half = np.empty(2 * keep)
-    half[::2] = np.fft.irfft(power, size)[:keep] / pairs
-    between = np.append((pairs[1:] + pairs[:-1]) / 2, pairs[-1])
-    half[1::2] = np.fft.irfft(power * np.exp(1j * np.pi * cycles), size)[:keep] / between
-    variance = float(half[0])
-    if not variance > 0 or half[2] < _TURNS * variance:
-        return []
-    out = [Curve(1, half / variance, 0.5, 1.0)]
-    for width in _WIDTHS[1:]:
-        if width > _WIDEST * longest:
-            break
-        turn = np.sin(np.pi * cycles[1:])
-        boxcar = np.concatenate(([1.0], (np.sin(np.pi * width * cycles[1:]) / (width * turn)) ** 2))
-        r = np.fft.irfft(power * boxcar, size)[:keep] / pairs
-        out.append(Curve(width, r / r[0], 1.0, float(r[0]) / variance))
+        return None
+    likeness = Likeness(even, there)
+    if not likeness.variance > 0:
+        return None
+    out = Rhythm(likeness, step_s, variance / (mean * (1.0 - mean)))
+    _search(out)
     return out
 
 
-def peaks(curve: Curve) -> tuple[Array, Array, Array]:
-    """Lags [p] of the local maxima, readings, their heights [p], by parabolas, and the least value before each [p].
+def _search(out: Rhythm) -> None:
+    """The first clear pattern, from the finest curve on, then what may repeat behind it."""
+    likeness, found = out.likeness, None
+    for width in _WIDTHS:
+        if width > _WIDEST * likeness.longest:
+            break
+        curve = likeness.curve(width)
+        if curve.share < _LEAST_SHARE:
+            break
+        seen = pattern(curve, likeness.longest)
+        if seen is None:
+            continue
+        out.seen.append(seen)
+        if seen.short or _fast(likeness, seen.period):
+            out.fast = True
+        elif seen.clear:
+            found = seen
+            break
+    for _ in range(_DEPTH):
+        if found is None:
+            return
+        longer = behind(likeness, found.period)
+        if longer is None:
+            break
+        if not longer.rare:
+            out.seen.append(longer)
+        hidden = found.period >= _HIDES_WELL or longer.share >= _HIDES_LITTLE
+        sure = longer.alike >= _ALIKE_WIDE and longer.twice >= _TWICE * longer.alike
+        if longer.rivals or longer.rare or not hidden or not sure:
+            out.doubt = longer
+            return
+        found = longer
+    out.pattern = found
 
-    >>> lag, height, before = peaks(Curve(1, np.array([1.0, 0.0, 0.5, 0.5, -1.0, 0.5, -1.0]), 1.0, 1.0))
-    >>> lag.tolist(), height.tolist(), before.tolist()
-    ([2.5, 5.0], [0.5625, 0.5], [0.0, -1.0])
+
+def behind(likeness: Likeness, period: float) -> Pattern | None:
+    """What repeats behind a boxcar as wide as a period, and is longer: the period is then a part of a step. None without.
+
+    >>> bursts = np.tile([1.0] * 4 + [0.0] * 6 + [1.0] * 4 + [0.0] * 6 + [1.0] * 4 + [0.0] * 16, 15)
+    >>> found = behind(Likeness(bursts, np.ones(600, dtype=bool)), 10.0)
+    >>> round(found.period)
+    40
     """
-    r = curve.r
-    i = np.arange(1, len(r) - 1)
-    i = i[(r[i] > r[i - 1]) & (r[i] >= r[i + 1])]
-    left, top, right = r[i - 1], r[i], r[i + 1]
-    shift = np.clip((left - right) / 2 / np.minimum(left - 2 * top + right, -1e-12), -0.5, 0.5)
-    return (i + shift) * curve.step, top - (left - right) * shift / 4, np.minimum.accumulate(r)[i]
+    if period > likeness.longest / 2:
+        return None
+    curve = likeness.curve(period)
+    if curve.share < _BEHIND_SHARE:
+        return None
+    found = pattern(curve, likeness.longest, _STANDS_OUT_BEHIND)
+    if found is None or found.period < _BEHIND_TIMES * period or found.twice < _BEHIND_TWICE * found.alike:
+        return None
+    if found.rare and curve.share < _BEHIND_SHARE_RARE:
+        return None
+    least = (_BEHIND_ALIKE, _BEHIND_HARD, _ALIKE_RARE)[(period < _HIDES) + found.rare]
+    return found if found.alike >= least else None
 
 
-def pattern(curve: Curve, longest: float) -> Pattern | None:
+def pattern(curve: Curve, longest: float, stands_out: float = _STANDS_OUT) -> Pattern | None:
     """The pattern of a curve: the most alike lag up to `longest` readings, or the shortest that explains it; None without.
 
-    A shorter lag explains it where the traffic is as much alike at all of its multiples up to there.
+    A shorter lag explains it where the signal is as much alike at all of its multiples up to there.
     """
-    lags, heights, before = peaks(curve)
-    kept = (lags <= longest) & (lags >= 1.4) & (heights > 0) & (heights - before >= _STANDS_OUT)
+    lags, heights, before = curve.peaks()
+    kept = (lags <= longest) & (lags >= 1.4) & (heights > 0) & (heights - before >= stands_out)
     lag, height = lags[kept], heights[kept]
     if len(lag) == 0:
         return None
@@ -184,74 +204,48 @@ def pattern(curve: Curve, longest: float) -> Pattern | None:
     best, alike = float(lag[b]), float(height[b])
     period, inside = best, False
     rivals: list[float] = []
-    for a in range(b):
-        shorter = float(lag[a])
+    for shorter, likely in zip(lag[:b].tolist(), height[:b].tolist(), strict=True):
         times = round(best / shorter)
-        if times < 2 or height[a] < _ALIKE / 2:
+        if times < 2 or likely < _ALIKE / 2:
             continue
-        noise = _NOISE * max(0.0, 1.0 - alike) / np.sqrt(MIN_PERIODS * longest / shorter)
+        noise = _NOISE * max(0.0, 1.0 - alike) / math.sqrt(MIN_PERIODS * longest / shorter)
         slack = _SLACK + (_GRAIN / shorter if shorter >= MIN_POLLS else _UNRESOLVED_SLACK) + noise
-        if abs(best - times * shorter) > _reach(shorter) or height[a] < alike - 2 * slack:
+        if abs(best - times * shorter) > near(shorter) or likely < alike - 2 * slack:
             inside = True
             continue
         multiples = shorter * np.arange(2, times + 1, dtype=float)
-        drop = alike - min(float(height[a]), float(_around(curve, multiples, _reach(shorter)).min()))
+        drop = alike - min(likely, float(curve.around(multiples, near(shorter)).min()))
         if drop <= slack:
-            period, alike, inside = shorter, float(height[a]), False
+            period, alike, inside = shorter, likely, False
             rivals.clear()
             break
         if drop < 2 * slack:
             rivals.append(shorter)
         else:
             inside = True
-    twice = float(_around(curve, np.array([2 * period]), _reach(period))[0])
+    twice = float(curve.around(np.array([2 * period]), near(period))[0])
     if inside and twice < _TWICE * alike:
         rivals.append(period)
-    if (period < MIN_POLLS and curve.width == 1) or any(r < MIN_POLLS for r in rivals):
-        return Pattern(1, min([period, *rivals]), 1.0, 1.0, (), True)
-    seen = alike >= _ALIKE and curve.share >= _LEAST_SHARE
     rare = period * _RARE > MIN_PERIODS * longest
-    return Pattern(curve.width, _refined(lags, heights, period, alike), alike, twice, tuple(rivals), seen, rare)
+    return Pattern(curve.width, _refined(lags, heights, period, alike), alike, twice, curve.share, tuple(rivals), rare)
 
 
-def settle(patterns: list[Pattern]) -> float:
-    """The period that the patterns agree on, readings; NaN where there is none, or another one contradicts it.
-
-    >>> settle([Pattern(1, 40.0, 0.9, 0.9, (), True), Pattern(4, 40.4, 0.95, 0.9, (), True)])
-    40.0
-    >>> settle([Pattern(1, 40.0, 0.7, 0.6, (), True), Pattern(4, 300.0, 0.75, 0.7, (), True)])
-    nan
-    """
-    clear = [p for p in patterns if p.clear]
-    if not clear or any(p.period < MIN_POLLS for p in patterns):
-        return float("nan")
-    longest = max(clear, key=lambda p: p.period)
-    agreed = [p for p in clear if longest.same(p.period)]
-    best = max(agreed, key=lambda p: p.alike)
-    lasting = best.twice >= _LASTING * best.alike
-    for other in patterns:
-        if not other.seen or best.same(other.period) or any(best.same(r) for r in other.rivals):
+def _fast(likeness: Likeness, period: float) -> bool:
+    """Whether a rhythm of less than four readings may lie behind a period: it repeats where readings meet it again."""
+    if period >= (_FAST_TIMES + 0.5) * MIN_POLLS:
+        return False
+    curve = likeness.curve(1.0)
+    here = curve.at(period)
+    lags, heights, _ = curve.peaks()
+    for lag, height in zip(lags.tolist(), heights.tolist(), strict=True):
+        if lag >= MIN_POLLS:
+            return False
+        times = round(period / lag)
+        if lag < 1.4 or not 2 <= times <= _FAST_TIMES or abs(period - times * lag) > near(lag):
             continue
-        if other.period > best.period:
-            if not (lasting and best.alike >= _FIRM and other.alike < _WEAK_LONGER):
-                return float("nan")
-        elif not (lasting and (best.alike >= _STRONG or (best.alike >= _FIRM and other.alike < _WEAK_SHORTER))):
-            return float("nan")
-    return min(agreed, key=lambda p: p.width).period
-
-
-def _reach(period: float) -> float:
-    return max(_NEAR_READINGS, _NEAR * period)
-
-
-def _around(curve: Curve, lag: Array, reach: float) -> Array:
-    """The highest value of the curve within `reach` of each lag [k]; -1 beyond the end of the curve."""
-    spread = np.arange(-int(reach / curve.step), int(reach / curve.step) + 1)
-    spread = spread if len(spread) <= 33 else np.unique(np.linspace(spread[0], spread[-1], 33).astype(np.intp))
-    index = np.round(lag / curve.step).astype(np.intp)[:, None] + spread
-    inside = (index > 0) & (index < len(curve.r))
-    out: Array = np.where(inside, curve.r[np.clip(index, 0, len(curve.r) - 1)], -1.0).max(axis=1)
-    return out
+        if height > max(_FAST_ALIKE, here - _FAST_SLACK):
+            return True
+    return False
 
 
 def _refined(lags: Array, heights: Array, period: float, alike: float) -> float:
@@ -260,10 +254,10 @@ def _refined(lags: Array, heights: Array, period: float, alike: float) -> float:
     reach = max(1.0, _SAME * period)
     at, high = lags.tolist(), heights.tolist()
     for times in range(1, int(at[-1] / period) + 1):
-        first, behind = bisect_left(at, times * mean - reach), bisect_right(at, times * mean + reach)
-        if first == behind:
+        first, beyond = bisect_left(at, times * mean - reach), bisect_right(at, times * mean + reach)
+        if first == beyond:
             break
-        k = max(range(first, behind), key=high.__getitem__)
+        k = max(range(first, beyond), key=high.__getitem__)
         if high[k] < 0.6 * alike:
             break
         weighed += times * at[k] * high[k]
