@@ -15,17 +15,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exporter import flight
 from exporter.analysis import Analyzer
+from exporter.api import waveform_json
+from exporter.carriers import byte_rate
 from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.model import Device, Event, Inventory, Link, Record, Source, SourceStatus
 from exporter.reader_turns import Turn
 from exporter.reader_volleys import VOLLEY_READS, Volleys
 from exporter.readings import Counter, flows_of
+from exporter.scope import live_json, newest_s
 from exporter.signals import rates
 from exporter.sources import PAIRED, STEADY, NetSettings, Plan, settings_to_json
 from exporter.sources.files import Attribute, FileLane
 from exporter.sources.sysfs import no_errors, parse_count
+from exporter.symptoms import crumbs
+from exporter.trace import read_trace
 from exporter.wire import Decoder
 from tests.sysfs_tree import Node, Waveform, move_ports, moving
 
@@ -171,9 +177,11 @@ def test_a_counter_that_is_new_at_each_read_stays_in_pairs() -> None:
 # ---- what the analysis makes of it -----------------------------------------------------------------------------------
 
 
-def drawn(refresh_s: float, seconds: float = 62.0) -> tuple[History, Inventory]:
-    """Bursts of 12 ms each 30 ms, at 20 GB/s, through a counter that takes a new value each refresh_s; read as planned."""
-    wave = Waveform(0.018, 0.012, 20e9)
+FINE = Waveform(0.018, 0.012, 20e9)  # bursts of 12 ms each 30 ms
+
+
+def drawn(refresh_s: float = 0.0, seconds: float = 62.0, wave: Waveform = FINE) -> tuple[History, Inventory]:
+    """Traffic through a counter that takes a new value each refresh_s (0: at once), read as planned."""
     turn, history = Turn(lane(PAIRED), 0.0, 0.0), History()
     names = ("mlx5_0/1/transmit_bytes_total", "mlx5_0/1/receive_bytes_total")
     inventory = Inventory(
@@ -213,6 +221,58 @@ def test_volleys_measure_the_refresh_and_pairs_of_a_slower_counter_are_not_belie
     counters = {"mlx5_0/1": Counter(seen.refresh_s, close_s=seen.refresh_s)}
     flow = flows_of(history, inventory, 0.0, 62.0, counters)["mlx5_0/1", "rdma"]
     assert (len(flow.pairs) > 250) == believed
+
+
+# ---- who else draws on it --------------------------------------------------------------------------------------------
+
+SLOW_WAVE = Waveform(0.3, 0.2, 20e9)
+
+
+def test_waveforms_and_the_scope_draw_what_flowed_and_nothing_of_the_pairs() -> None:
+    history, inventory = drawn(wave=SLOW_WAVE)
+    gpu = inventory.of_kind("gpu")[0]
+    body, _ = live_json(history, inventory, gpu, (30.0, 30.0), 60.0)
+    assert body["traffic"]["step_s"] == PAIRED.interval_s
+    scope = np.array(body["traffic"]["rdma"], dtype=float)
+    waveform = np.array(waveform_json(history, inventory, gpu, 60.0, 30.0)["traffic"]["rdma"], dtype=float)
+    for rate in (scope, waveform):
+        assert np.nanmax(rate) <= 20.1e9
+        assert np.nanmin(rate) >= 0.0
+        assert np.nanmean(rate) == pytest.approx(8e9, rel=0.02)  # no byte is lost or drawn twice
+    assert np.mean(scope > 19e9) == pytest.approx(0.36, abs=0.06)  # bursts stand at their rate, but for their edges
+    assert np.mean(scope < 1e9) == pytest.approx(0.56, abs=0.06)
+    assert newest_s(history, inventory, gpu, 0.0) == pytest.approx(62.0, abs=0.05)
+
+
+def test_a_recorded_flight_holds_the_pairs(tmp_path: Path) -> None:
+    history, inventory = drawn()
+    file = tmp_path / "flight.jsonl.gz"
+    file.write_bytes(b"".join(flight.encode(flight.cut(history, 30.0, 61.0))))
+    again = History()
+    for event in read_trace(file):
+        again.apply(event)
+    before = flows_of(history, inventory, 31.0, 61.0, {})["mlx5_0/1", "rdma"]
+    after = flows_of(again, inventory, 0.0, 30.0, {})["mlx5_0/1", "rdma"]
+    assert len(after.pairs) == len(before.pairs) > 100
+    assert np.diff(after.done)[after.pairs] == pytest.approx(np.diff(before.done)[before.pairs], abs=2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wave", "found"),
+    [
+        ("small buckets: even stretches at a tenth of the line", Waveform(0.6, 0.7, 5e9), True),
+        ("large buckets", Waveform(0.6, 0.7, 30e9), False),
+        ("single bursts", Waveform(0.09, 0.01, 20e9), False),
+    ],
+)
+def test_traffic_in_crumbs_is_told_from_reads_in_pairs(name: str, wave: Waveform, found: bool) -> None:
+    history, inventory = drawn(wave=wave)
+    assert (crumbs(history, inventory.of_kind("rdma_port")[0], 60.0) is not None) == found, name
+
+
+def test_rates_of_the_transport_do_not_depend_on_how_bytes_are_read() -> None:
+    history, _ = drawn(wave=SLOW_WAVE)
+    assert byte_rate(history, "mlx5_0/1", 60.0) == pytest.approx(8e9, rel=0.05)
 
 
 # ---- the process -----------------------------------------------------------------------------------------------------
