@@ -32,7 +32,7 @@ END_S = 2.0  # for a reader that was asked to end
 MOST_ABANDONED = 2
 LONGEST_BACK_OFF_S = 30.0
 LONG_LIFE_S = 60.0
-EXIT_GIVEN_UP = 4  # a net reader with too many stuck threads asks to be replaced
+EXIT_RESTART, EXIT_GIVEN_UP = 3, 4  # the library no longer fits, which it says; too many of a net reader's threads are stuck
 
 _log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class Reader:
         elif touch.id:
             self._start_at_s = now_s
         else:
-            self._start_later(now_s)
+            self._start_later(now_s, None)
             self._say_down(now_s, "library_hangs")
 
     def _ended(self, child: Child, now_s: float) -> None:
@@ -239,16 +239,16 @@ class Reader:
             self._back_off_s = 0.0
         if touch is None:
             _log.warning("reader %s (%d) ended with %s", self.spec.name, child.pid, code)
-            self._start_later(now_s)
+            self._start_later(now_s, None if code == EXIT_RESTART else "reader_died")
             return
         _log.error("reader %s (%d) ended with %s while it touched %s", self.spec.name, child.pid, code, touch.id)
         if (pause_s := self.patience.crashed(touch.id, now_s)) is not None:
             self._skip(touch, CRASH, None, pause_s, now_s)
         self._start_at_s = now_s
 
-    def _start_later(self, now_s: float) -> None:
-        if self._back_off_s > 0.0:
-            self._say_down(now_s, "reader_died")
+    def _start_later(self, now_s: float, reason: str | None) -> None:
+        if self._back_off_s > 0.0 and reason is not None:
+            self._say_down(now_s, reason)
         self._start_at_s = now_s + self._back_off_s
         self._back_off_s = min(LONGEST_BACK_OFF_S, 2 * self._back_off_s or 1.0)
 

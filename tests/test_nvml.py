@@ -444,6 +444,19 @@ def test_gpm_pairs_that_are_too_close_together_are_never_formed(node: Node) -> N
     assert not [line for line in node.machine.events() if line.startswith("gpm pair")]
 
 
+def test_a_gpm_pair_is_too_close_also_where_the_first_call_was_slow(node: Node) -> None:
+    node.open()
+    lane = node.lane("gpm/GPU-0")
+    node.edit(latency_ms=150.0)  # before the sample is taken
+    lane.read()
+    node.edit(latency_ms=0.0)
+    assert lane.read() is None
+    assert lane.errors["too_close"] == 1
+    CLOCK.sleep_until(CLOCK.mono_s() + 0.11)
+    assert lane.read() is not None
+    assert not [line for line in node.machine.events() if line.startswith("gpm pair")]
+
+
 def test_gpm_is_not_there_before_hopper(node: Node) -> None:
     node.machine.edit(0, arch=8, cc="8.9")
     node.open()

@@ -265,7 +265,7 @@ def test_deaths_that_nothing_explains_are_answered_with_growing_pauses(fake: Fak
     watched.run(3.7)
     starts = len([line for line in fake.events() if line == f"init {LIB_RM_VERSION_MISMATCH}"])
     assert 2 <= starts <= 4  # at once, after 1 s, after 2 s
-    assert (False, "library_driver_mismatch") in watched.statuses("nvml")
+    assert {reason for up, reason in watched.statuses("nvml") if not up} == {"library_driver_mismatch"}
     fixed_s = watched.now_s()
     fake.set(init_error=0)
     watched.run_until(watched.delivers("nvml/GPU-0", fixed_s))

@@ -45,14 +45,13 @@ class GpmLane:
         self._samples = [ctypes.c_void_p(), ctypes.c_void_p()]
         for sample in self._samples:
             self._failures.check(ask(calls, "nvmlGpmSampleAlloc", ctypes.byref(sample)))
-        self._taken_s: float | None = None  # when samples[0] was taken; None: not yet
+        self._taken_s: float | None = None  # by when samples[0] was taken; None: not yet
         self._memory = bytearray(_HEAD.size + _ROOM * _METRIC.size)
         self._pointer = (ctypes.c_char * len(self._memory)).from_buffer(self._memory)
 
     def read(self) -> Sequence[float] | None:
         """Means since the read before; None for the first, and where the pair would be too close together."""
-        now_s = self._clock.mono_s()
-        if self._taken_s is not None and now_s - self._taken_s < SMALLEST_SPACING_S:
+        if self._taken_s is not None and self._clock.mono_s() - self._taken_s < SMALLEST_SPACING_S:
             self.errors.add("too_close")
             return None
         before, after = self._samples
@@ -62,7 +61,7 @@ class GpmLane:
             self._taken_s = None
             raise
         first = self._taken_s is None
-        self._taken_s = now_s
+        self._taken_s = self._clock.mono_s()  # at the latest: a slow call may take its sample at its end
         self._samples.reverse()
         return None if first else self._means(before, after)
 

@@ -375,8 +375,9 @@ def test_counters_that_begin_anew_make_no_spike(seen: Callable[[str], Observatio
         watts = [w for s in run.scrapes for w in s.values("overlap_gpu_power_watts", gpu=gpu)]
         highest = [w for s in run.scrapes for w in s.values("overlap_gpu_power_high_watts", gpu=gpu)]
         flow = [b for s in run.scrapes for b in s.values("overlap_traffic_high_bytes_per_second", gpu=gpu)]
-        assert max(watts) < 1.3 * WAVE.compute_watts  # watts from energy scatter with the times of the reads
-        assert max(highest) < 1.3 * WAVE.compute_watts
+        room = 1.1 if gpu == "0" else 1.5  # watts from energy scatter with the times of the reads
+        assert max(watts) < room * WAVE.compute_watts
+        assert max(highest) < room * WAVE.compute_watts
         assert 0.0 < max(flow) < 1.3 * (100e9 + 22.5e9)  # NVLink and the port, both in communication alone
     assert end.value("overlap_source_errors_total", source="nvml", reason="implausible_power") == 0.0  # nor was one dropped
 

@@ -54,6 +54,7 @@ class World:
     ran: Daemon
     folder: Path
     stack: ExitStack
+    broken_ports: set[int] = field(default_factory=set)  # now
     ill_since: dict[int, float] = field(default_factory=dict)  # GPUs of which no reading can come, and since when
     suspended_s: float = 0.0  # all together
 
@@ -74,10 +75,6 @@ class World:
                 self.ill_since.setdefault(k, time.monotonic() - self.suspended_s)
             else:
                 self.ill_since.pop(k, None)
-
-
-    def port_file(self, name: str) -> Path:
-        return self.machine.tree.root / self.machine.node.port_counter(self.draw.randrange(PORTS), name)
 
 
 def hang(w: World) -> Heal | None:
@@ -155,10 +152,12 @@ def stopped_daemon(w: World) -> Heal | None:
 
 
 def blocking_file(w: World) -> Heal | None:
-    file = w.port_file(w.draw.choice(("port_xmit_data", "port_rcv_data", "symbol_error")))
-    aside = file.with_name(f"{file.name}.aside")
-    if aside.exists() or not file.exists():
+    k, name = w.draw.randrange(PORTS), w.draw.choice(("port_xmit_data", "port_rcv_data", "symbol_error"))
+    if k in w.broken_ports:
         return None
+    w.broken_ports.add(k)
+    file = w.machine.tree.root / w.machine.node.port_counter(k, name)
+    aside = file.with_name(f"{file.name}.aside")
     file.rename(aside)
     os.mkfifo(file)
 
@@ -170,24 +169,26 @@ def blocking_file(w: World) -> Heal | None:
             with suppress(OSError):
                 os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         fifo.unlink()
+        w.broken_ports.discard(k)
 
     return heal
 
 
 def unplugged_port(w: World) -> Heal | None:
     k = w.draw.randrange(PORTS)
+    if k in w.broken_ports:
+        return None
+    w.broken_ports.add(k)
     real = w.machine.tree.root / f"sys/{w.machine.node.port(k).path}/infiniband"
     entry = w.machine.tree.root / f"sys/class/infiniband/mlx5_{k}"
-    aside = w.folder / f"unplugged-{k}"
-    if aside.exists() or not real.exists():
-        return None
-    target = entry.readlink()
+    aside, target = w.folder / f"unplugged-{k}", entry.readlink()
     entry.unlink()
     real.rename(aside)
 
     def heal() -> None:
         aside.rename(real)
         entry.symlink_to(target)
+        w.broken_ports.discard(k)
 
     return heal
 
