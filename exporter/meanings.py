@@ -128,6 +128,7 @@ EVIDENCE: Mapping[str, Text] = {
     "disk_written": Text("written to disks", "磁盘写入"),
     "network_filesystem_read": Text("read from network file systems", "网络文件系统读取"),
     "cpu_iowait": Text("CPUs waiting for input or output", "CPU 等待 I/O"),
+    "others_wait_longer": Text("time that the others wait for this GPU", "其他 GPU 等这块 GPU 的时间占比"),
     "wait_of_others": Text("wait of the other GPUs", "其他 GPU 的等待占比"),
     "own_wait": Text("wait of this GPU", "这块 GPU 的等待占比"),
     "power_cap_time": Text("time held down by the power limit", "因功耗上限降频的时间"),

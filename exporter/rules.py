@@ -8,7 +8,7 @@ threshold says why it stands where it does; symptoms of raw readings are in `sym
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -131,12 +131,29 @@ def input_stall(facts: Facts, gpu_id: str) -> Answer:
     return tuple(found)
 
 
-# The wait of the others has to be worth a cause (it is known to 0.02, and all GPUs of a node that wait for another node
-# read alike), and that of the one that is named a third of theirs at most: between equal GPUs the readings differ by a
-# tenth, not by a factor. More than a quarter of the GPUs so is not a straggler but two kinds of work (pipeline stages).
-_WAIT_LEAST = 0.08
-_WAIT_OF_SLOW_MOST = 1 / 3
+# All GPUs of a node end a collective together, so that the one they wait for is the one with the least time without compute:
+# exposed communication and waits taken together are known to 0.003 between equal GPUs, the split of the two only to 0.03. What
+# the others lose more than it has to exceed four times their own scatter, and a share of time that no chance reached for
+# thirty seconds in balanced jobs; of fewer GPUs chance says more. Its own wait may be what a classification leaves (0.02), or
+# a third of theirs: between GPUs that all wait for another node the readings differ by a tenth, not by a factor. More than a
+# quarter of the GPUs so is not a straggler but two kinds of work (pipeline stages).
+_LATE_LEAST = ((7, 0.015), (3, 0.03), (1, 0.08))  # by how many others there are at least
+_LATE_SCATTERS, _SCATTER_LEAST, _SCATTER_OF_MEDIAN = 4.0, 0.003, 1.5
+_OWN_WAIT_MOST, _OWN_WAIT_OF_OTHERS = 0.02, 1 / 3
 _SLOW_GPUS_MOST = 0.25
+
+
+def lateness(own: float, others: Sequence[float]) -> tuple[float, float]:
+    """By how much the others lose more time than this one, and what that has to exceed to be no chance. Shares of time.
+
+    >>> late, least = lateness(0.04, [0.09, 0.1, 0.1, 0.11, 0.1, 0.1, 0.1])
+    >>> round(late, 3), least
+    (0.06, 0.015)
+    """
+    usual = median(others)
+    scatter = max(_SCATTER_LEAST, _SCATTER_OF_MEDIAN * median(abs(x - usual) for x in others))
+    least = next(least for count, least in _LATE_LEAST if len(others) >= count)
+    return usual - own, max(least, _LATE_SCATTERS * scatter)
 
 
 def straggler_wait(facts: Facts, gpu_id: str) -> Answer:
@@ -145,15 +162,24 @@ def straggler_wait(facts: Facts, gpu_id: str) -> Answer:
     mates = [g.id for g in facts.inventory.of_kind("gpu") if facts.inventory.jobs.get(g.id) == job]
     verdicts = {g: v for g in mates if (v := facts.verdict(g)) is not None and v.wait is not None and v.communication}
     waits = {g: v.wait for g, v in verdicts.items() if v.wait is not None}
-    if gpu_id not in waits or len(waits) < 2:
+    lost = {g: v.exposed_or_wait for g, v in verdicts.items() if v.exposed_or_wait is not None}
+    if gpu_id not in lost or len(lost) < 2:
         return None
+
+    def late(gpu: str) -> tuple[float, float]:
+        return lateness(lost[gpu], [x for other, x in lost.items() if other != gpu])
+
+    by, least = late(gpu_id)
     usual = median(w for g, w in waits.items() if g != gpu_id)
-    slow = [g for g, w in waits.items() if w <= _WAIT_OF_SLOW_MOST * usual]
-    if usual < _WAIT_LEAST or gpu_id not in slow or len(slow) > max(1.0, _SLOW_GPUS_MOST * len(waits)):
+    own_most = max(_OWN_WAIT_MOST, _OWN_WAIT_OF_OTHERS * usual)
+    if by < least or waits[gpu_id] > own_most:
+        return None
+    if sum(theirs >= needed for theirs, needed in map(late, lost)) > max(1.0, _SLOW_GPUS_MOST * len(lost)):
         return None
     return (
-        Evidence("wait_of_others", usual, "ratio", _WAIT_LEAST),
-        Evidence("own_wait", waits[gpu_id], "ratio", _WAIT_OF_SLOW_MOST * usual),
+        Evidence("others_wait_longer", by, "ratio", least),
+        *(_evidence("wait_of_others", usual) or ()),
+        Evidence("own_wait", waits[gpu_id], "ratio", own_most),
     )
 
 

@@ -329,4 +329,4 @@ def only(node: Node, inventory: Inventory, readings: str) -> tuple[Node, Invento
     return out, Inventory("node-1", 0.0, (gpu, port), inventory.links, sources)
 
 
-READINGS = ("power25_nic10", "power100_nic10", "power25_paired", "gpm_paired")
+READINGS = ("power100_nic10", "power25_nic10", "power25_paired", "gpm_paired")  # each holds more than the one before

@@ -1,7 +1,8 @@
 """Accuracy where communication is finer than the sensors: drawn jobs, each seen through four sets of readings.
 
-The draws are of our own invention and harsher than most jobs: bursts of milliseconds, waits inside collectives, traffic
-moved against compute. What is asked is that answers are near the truth, that bounds hold, and that silence is honest.
+The draws are of our own invention: bursts of milliseconds, waits inside collectives, traffic moved against compute. What is
+asked is that answers are near the truth, that bounds hold, and that silence is honest. Another seed moves the share of
+misleading answers by 0.02 either way; docs/how-overlap-is-measured.md has the means over a thousand draws.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from exporter.model import OverlapAnalysis
 from tests.draws_timelines import FAMILIES, READINGS, STEPS_S, TIMELINES, Truth, draw, only
 
 SEED = 2024
+DRAWS = 200  # every kind of job in every family at every length of a step
 # mean error of the exposed share, of health; answered at least; wrong by more than .3 at most; truth inside the bounds
 BARS = {
-    "power25_nic10": (0.06, 0.15, 0.6, 0.12, 0.82),
-    "power100_nic10": (0.07, 0.18, 0.55, 0.14, 0.82),
-    "power25_paired": (0.05, 0.18, 0.6, 0.17, 0.82),
-    "gpm_paired": (0.03, 0.08, 0.88, 0.05, 0.85),
+    "power100_nic10": (0.06, 0.15, 0.68, 0.09, 0.9),
+    "power25_nic10": (0.05, 0.14, 0.70, 0.07, 0.9),
+    "power25_paired": (0.04, 0.13, 0.72, 0.06, 0.9),
+    "gpm_paired": (0.025, 0.08, 0.88, 0.04, 0.9),
 }
+# A set that holds more readings than the one before: what may be worse is chance. The limits of answers differ, so that one
+# set answers a draw of which the other says nothing.
+MORE = (("power100_nic10", "power25_nic10"), ("power25_nic10", "power25_paired"), ("power25_paired", "gpm_paired"))
+EQUAL_HEALTH, EQUAL_MISLED, EQUAL_ANSWERED, EQUAL_EXPOSED = 0.015, 0.015, 0.03, 0.003
 
 
 @cache
@@ -31,8 +37,11 @@ def judged() -> dict[str, list[tuple[Truth, OverlapAnalysis]]]:
     """Each timeline in each family, at steps in turn: the truth beside the answer from each set of readings."""
     rng = np.random.default_rng(SEED)
     out: dict[str, list[tuple[Truth, OverlapAnalysis]]] = {key: [] for key in READINGS}
-    for number, (timeline, family) in enumerate((t, f) for t in TIMELINES.values() for f in (*FAMILIES, *FAMILIES)):
-        node, inventory, truth = draw(timeline(rng), family, STEPS_S[number % len(STEPS_S)], rng)
+    made = list(TIMELINES.values())
+    for number in range(DRAWS):
+        turn, kind = divmod(number, len(made))
+        family, step_s = FAMILIES[turn % len(FAMILIES)], STEPS_S[(turn + kind) % len(STEPS_S)]
+        node, inventory, truth = draw(made[kind](rng), family, step_s, rng)
         for readings in READINGS:
             channels, seen = only(node, inventory, readings)
             analyzer = Analyzer((15.0, 60.0), 60.0)
@@ -46,16 +55,23 @@ def answered(readings: str) -> list[tuple[Truth, OverlapAnalysis]]:
     return [(t, a) for t, a in judged()[readings] if a.health is not None and t.communication >= 0.02]
 
 
-@pytest.mark.parametrize("readings", READINGS)
-def test_exposed_share_and_health_are_near_the_truth(readings: str) -> None:
-    exposed, health, least, misled, _ = BARS[readings]
+def figures(readings: str) -> tuple[float, float, float, float]:
+    """Mean error of the exposed share and of health, share answered, share answered wrong by more than .3."""
     got = answered(readings)
     asked = sum(t.communication >= 0.02 for t, _ in judged()[readings])
     errors = [abs(a.health - t.health) for t, a in got if a.health is not None]
-    assert np.mean([abs(a.exposed - t.exposed) for t, a in got if a.exposed is not None]) <= exposed
-    assert np.mean(errors) <= health
-    assert len(got) / asked >= least
-    assert sum(e > 0.3 for e in errors) / asked <= misled
+    exposed = float(np.mean([abs(a.exposed - t.exposed) for t, a in got if a.exposed is not None]))
+    return exposed, float(np.mean(errors)), len(got) / asked, sum(e > 0.3 for e in errors) / asked
+
+
+@pytest.mark.parametrize("readings", READINGS)
+def test_exposed_share_and_health_are_near_the_truth(readings: str) -> None:
+    exposed, health, least, misled, _ = BARS[readings]
+    by_exposed, by_health, told, wrong = figures(readings)
+    assert by_exposed <= exposed
+    assert by_health <= health
+    assert told >= least
+    assert wrong <= misled
 
 
 @pytest.mark.parametrize("readings", READINGS)
@@ -94,7 +110,17 @@ def test_gpm_gives_exposed_communication_and_waits_together_at_any_grain() -> No
     assert np.mean(errors) <= 0.025
 
 
-def test_more_readings_never_make_answers_worse() -> None:
+@pytest.mark.parametrize(("fewer", "more"), MORE)
+def test_more_readings_never_make_answers_worse(fewer: str, more: str) -> None:
+    before, after = figures(fewer), figures(more)
+    assert after[0] <= before[0] + EQUAL_EXPOSED
+    assert after[1] <= before[1] + EQUAL_HEALTH
+    assert after[2] >= before[2] - EQUAL_ANSWERED
+    assert after[3] <= before[3] + EQUAL_MISLED
+
+
+@pytest.mark.parametrize(("fewer", "more"), MORE)
+def test_with_more_readings_even_the_middle_of_what_stays_open_is_nearer_to_the_truth(fewer: str, more: str) -> None:
     def error(readings: str) -> float:
         """Mean error of the exposed share over all draws; where there is no answer, of the middle of its bounds."""
         out = []
@@ -104,4 +130,4 @@ def test_more_readings_never_make_answers_worse() -> None:
             out.append(abs(said - truth.exposed))
         return float(np.nanmean(out))
 
-    assert error("gpm_paired") <= error("power25_paired") <= error("power25_nic10")
+    assert error(more) <= error(fewer)

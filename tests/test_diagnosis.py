@@ -203,7 +203,9 @@ def test_only_the_verdict_window_counts() -> None:
 class TestStraggler:
     @staticmethod
     def waits(*waits: float | None, jobs: dict[str, str] | None = None, communication: float = 0.4) -> Facts:
-        return facts(*(verdict(g, wait=w, communication=communication) for g, w in enumerate(waits)), jobs=jobs)
+        lost = [None if w is None else w + 0.05 for w in waits]
+        return facts(*(verdict(g, wait=w, exposed_or_wait=x, communication=communication)
+                       for g, (w, x) in enumerate(zip(waits, lost, strict=True))), jobs=jobs)  # fmt: skip
 
     def test_the_gpu_that_waits_least_by_far_is_named(self) -> None:
         given = self.waits(0.18, 0.19, 0.02, 0.17)
@@ -213,8 +215,27 @@ class TestStraggler:
         given = self.waits(0.18, 0.19, 0.07, 0.17)
         assert not any(ask("straggler_wait", given, gpu) for gpu in range(4))
 
-    def test_waits_that_cost_little_are_not_a_cause(self) -> None:
-        assert ask("straggler_wait", self.waits(0.075, 0.07, 0.0, 0.07), 2) is None
+    def test_of_eight_a_wait_of_three_percent_is_enough(self) -> None:
+        given = self.waits(0.028, 0.03, 0.01, 0.026, 0.041, 0.03, 0.034, 0.029)
+        assert [gpu for gpu in range(8) if ask("straggler_wait", given, gpu)] == [2]
+        evidence = {e.name: e.value for e in ask("straggler_wait", given, 2)}
+        assert evidence["others_wait_longer"] == pytest.approx(0.02)
+        assert evidence["own_wait"] == 0.01
+
+    @pytest.mark.parametrize("waits", [
+        (0.009, 0.013, 0.008, 0.014, 0.017, 0.01, 0.018, 0.001),  # as equal GPUs read
+        (0.10, 0.02, 0.09, 0.03, 0.11, 0.05, 0.08, 0.01),  # all differ: nothing stands out
+        (0.025, 0.024, 0.0, 0.026),  # what would be enough among eight
+        (0.075, 0.0),
+    ])  # fmt: skip
+    def test_what_chance_may_do_names_nobody(self, waits: tuple[float, ...]) -> None:
+        given = self.waits(*waits)
+        assert not any(ask("straggler_wait", given, gpu) for gpu in range(len(waits)))
+
+    def test_a_gpu_that_loses_as_much_in_another_way_is_not_the_last(self) -> None:
+        given = self.waits(0.18, 0.19, 0.02, 0.17)
+        busy = replace(given.analyses[2], exposed_or_wait=0.22)
+        assert ask("straggler_wait", replace(given, analyses=(*given.analyses[:2], busy, given.analyses[3])), 2) is None
 
     def test_two_halves_that_differ_are_two_kinds_of_work(self) -> None:
         given = self.waits(0.2, 0.2, 0.01, 0.01)
@@ -226,7 +247,7 @@ class TestStraggler:
 
     def test_a_gpu_that_does_not_communicate_is_nobodys_straggler(self) -> None:
         given = self.waits(0.2, 0.2, 0.2, 0.2)
-        alone = replace(given.analyses[3], wait=0.0, communication=0.0, state="compute_only")
+        alone = replace(given.analyses[3], wait=0.0, exposed_or_wait=0.0, communication=0.0, state="compute_only")
         assert ask("straggler_wait", replace(given, analyses=(*given.analyses[:3], alone)), 3) is None
 
     def test_unknown_waits_do_not_count_as_small(self) -> None:
