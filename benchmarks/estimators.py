@@ -25,14 +25,14 @@ from rich.table import Table
 
 from exporter.analysis import Analyzer
 from exporter.memories import GpuMemory
-from exporter.model import Inventory, Record, Series
+from exporter.model import Inventory, OverlapAnalysis, Record, Series
 from exporter.readings import gather
 from exporter.resolved import resolved
 from exporter.session import GRACE_S, Session
 from exporter.signals import correlation, levels, overlap
 from exporter.trace import read_trace
 from tests.draws import GRAIN_S, alternation, node
-from tests.draws_timelines import FAMILIES, READINGS, STEPS_S, TIMELINES, draw, only
+from tests.draws_timelines import READINGS, draws, only
 
 Array = NDArray[np.float64]
 
@@ -49,7 +49,8 @@ class Case:
     kind: str
     exposed: float
     communication: float
-    product: float | None  # health by the whole method, None where it refuses
+    wait: float  # NaN where the truth does not say
+    said: OverlapAnalysis  # by the whole method; its health is None where it refuses
     first: float | None  # health of a resolved rhythm, whatever the sensors resolve: the method's beginning
     power: Array
     traffic: Array
@@ -60,7 +61,7 @@ class Case:
 
 
 def case_of(kind: str, series: Series, inventory: Inventory, analyzer: Analyzer, at_s: float, window_s: float,
-            exposed: float, communication: float) -> Case:  # fmt: skip
+            exposed: float, communication: float, wait: float = math.nan) -> Case:  # fmt: skip
     """Judge one window with the product, and take out what the simpler estimators are given."""
     gpu = inventory.of_kind("gpu")[0].id
     said = next(a for a in analyzer.evaluate(series, inventory, at_s, (window_s,)) if a.gpu_id == gpu)
@@ -80,7 +81,7 @@ def case_of(kind: str, series: Series, inventory: Inventory, analyzer: Analyzer,
                      readings.fine_step_s[:1], readings.fine_length_s[:1])  # fmt: skip
     health = float(overlap.health(first.exposed, first.communication)[0])
     known = ~np.isnan(power[0]) & ~np.isnan(traffic[0])
-    return Case(kind, exposed, communication, said.health, None if math.isnan(health) else health, power[0, known],
+    return Case(kind, exposed, communication, wait, said, None if math.isnan(health) else health, power[0, known],
                 traffic[0, known])  # fmt: skip
 
 
@@ -99,16 +100,13 @@ def alternations(count: int, rng: np.random.Generator) -> Iterator[Case]:
 
 def timelines(count: int, rng: np.random.Generator) -> Iterator[Case]:
     """Each draw through four sets of readings."""
-    made = list(TIMELINES.values())
-    for number in range(count):
-        channels, inventory, truth = draw(made[number % len(made)](rng), FAMILIES[number // len(made) % len(FAMILIES)],
-                                          STEPS_S[number % len(STEPS_S)], rng)  # fmt: skip
+    for channels, inventory, truth in draws(count, rng):
         if truth.communication < 0.02:
             continue
         for readings in READINGS:
             node_of, seen = only(channels, inventory, readings)
             yield case_of(f"timelines, {readings}", node_of, seen, _warmed(node_of, seen), truth.at_s, WINDOW_S, truth.exposed,
-                          truth.communication)  # fmt: skip
+                          truth.communication, truth.wait)  # fmt: skip
 
 
 def folder(path: Path) -> Iterator[Case]:
@@ -181,7 +179,7 @@ def thresholds(power: Array, traffic: Array) -> float:
 
 
 ESTIMATORS: Mapping[str, Callable[[Case], float | None]] = {
-    "this method": lambda c: c.product,
+    "this method": lambda c: c.said.health,
     "the first method": lambda c: c.first,
     "correlation": lambda c: pearson(c.power, c.traffic),
     "correlation, best lag": lambda c: lagged(c.power, c.traffic),

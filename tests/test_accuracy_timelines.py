@@ -15,7 +15,7 @@ import pytest
 
 from exporter.analysis import Analyzer
 from exporter.model import OverlapAnalysis
-from tests.draws_timelines import FAMILIES, READINGS, STEPS_S, TIMELINES, Truth, draw, only
+from tests.draws_timelines import READINGS, Truth, draws, only
 
 SEED = 2024
 DRAWS = 200  # every kind of job in every family at every length of a step
@@ -35,13 +35,8 @@ EQUAL_HEALTH, EQUAL_MISLED, EQUAL_ANSWERED, EQUAL_EXPOSED = 0.015, 0.015, 0.03, 
 @cache
 def judged() -> dict[str, list[tuple[Truth, OverlapAnalysis]]]:
     """Each timeline in each family, at steps in turn: the truth beside the answer from each set of readings."""
-    rng = np.random.default_rng(SEED)
     out: dict[str, list[tuple[Truth, OverlapAnalysis]]] = {key: [] for key in READINGS}
-    made = list(TIMELINES.values())
-    for number in range(DRAWS):
-        turn, kind = divmod(number, len(made))
-        family, step_s = FAMILIES[turn % len(FAMILIES)], STEPS_S[(turn + kind) % len(STEPS_S)]
-        node, inventory, truth = draw(made[kind](rng), family, step_s, rng)
+    for node, inventory, truth in draws(DRAWS, np.random.default_rng(SEED)):
         for readings in READINGS:
             channels, seen = only(node, inventory, readings)
             analyzer = Analyzer((15.0, 60.0), 60.0)
