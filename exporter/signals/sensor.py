@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.levels import quantiles
+
 Array = NDArray[np.float64]
 
 _MIN_CHANGES = 10
@@ -57,8 +59,8 @@ def counter_refresh(t: Array, total: Array, interval_s: float) -> float:
     gaps = np.diff(t[1:][total[1:] != total[:-1]])
     if len(gaps) < _MIN_CHANGES:
         return float("nan")
-    low = float(np.quantile(gaps, 0.1))
-    near = gaps <= (2.5 * float(np.median(gaps)) if low > SLOW_COUNTER * interval_s else 1.5 * low)
+    low, middle = quantiles(gaps, (0.1, 0.5)).tolist()
+    near = gaps <= (2.5 * middle if low > SLOW_COUNTER * interval_s else 1.5 * low)
     return float(gaps[near].mean())
 
 
@@ -78,7 +80,7 @@ def volley_refresh(t: Array, total: Array, interval_s: float) -> float:
     gaps = np.diff(t[changed])[volley[changed[1:]] == volley[changed[:-1]]]
     if len(gaps) < _MIN_IN_VOLLEYS:
         return float("nan")
-    return float(gaps[gaps <= 1.6 * float(np.quantile(gaps, 0.1))].mean())
+    return float(gaps[gaps <= 1.6 * float(quantiles(gaps, (0.1,))[0])].mean())
 
 
 def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:
@@ -99,7 +101,7 @@ def stale_share(t: Array, total: Array, floor_bytes_per_s: float) -> float:
     count, silent = int(np.count_nonzero(quiet)), int(np.count_nonzero(still))
     if count < 2 * _MIN_CHANGES or 2 * silent > count:
         return float("nan")
-    low, high = np.quantile(step[moved], (0.1, 0.9))
+    low, high = quantiles(step[moved], (0.1, 0.9)).tolist()
     if silent == 0 or high > _STEADY * low:
         return 0.0
     return silent / count
