@@ -27,6 +27,8 @@ SELF_TEST_S = 20.0
 _TRANSITIONS = 15  # the latest ones vote
 _PERIODS, _PERIOD_LIFE_S = 5, 30.0  # the latest ones vote
 _PERIOD_AGREES, _CONFIRMS = 0.1, 0.05
+_WHOLE = 0.1  # a multiple is as near to a whole number
+_MISSES = 2  # looks in a row that found nothing: the rhythm has gone, or changes
 _SETTLED, _SETTLED_WITHIN = 3, 0.01  # looks that found the same; steps that grow longer are looked at more often
 _LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
@@ -113,6 +115,8 @@ class GpuMemory:
     def period(self, t_s: float) -> float | None:
         """The newest of the estimates where most of the latest ones agree on a step period, seconds; None without."""
         votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
+        if all(math.isnan(period) for period in votes[-_MISSES:]):
+            return None
         seen = [period for period in votes if not math.isnan(period)]
         middle = median(seen) if seen else math.nan
         agreed = [period for period in seen if same_period(period, middle)]
@@ -127,8 +131,8 @@ class GpuMemory:
         before = [period for _, period in self.periods if not math.isnan(period)]
         if math.isnan(found_s) or (self.periods and same_period(found_s, self.periods[-1][1])):
             return found_s
-        times = [round(found_s / period) for period in before]
-        if any(k > 1 and same_period(found_s, k * period, _CONFIRMS) for k, period in zip(times, before, strict=True)):
+        times = [found_s / period for period in before]
+        if any(round(k) > 1 and abs(k - round(k)) <= _WHOLE for k in times):
             return math.nan
         late_s = of_late_s()
         return found_s if same_period(late_s, found_s, _CONFIRMS) or (math.isnan(late_s) and not before) else math.nan

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals.onsets import mean_step
-from exporter.signals.period import MIN_POLLS, Pattern, Rhythm, behind, rhythm
+from exporter.signals.period import MIN_POLLS, Pattern, Rhythm, behind, counts, rhythm
 
 Array = NDArray[np.float64]
 Found = tuple[Rhythm, Pattern]
 
-# Two patterns are one where their lengths differ by less; long steps are fewer in a window, and so less well known.
-_EQUAL, _LONG_S, _EQUAL_LONG, _ABOUT = 0.012, 2.0, 0.025, 0.05
+# Two patterns are one where their lengths differ by less, per reading: aliases are further apart the longer they are. Few
+# readings are not known better than the least, few steps in a window not better than the most.
+_EQUAL, _EQUAL_LEAST, _EQUAL_MOST, _ABOUT = 0.0008, 0.006, 0.025, 0.05
 _WEAK, _WEAK_BETTER, _WEAK_TWICE = 0.3, 0.4, 0.65  # likeness that is enough of two that agree: of each, of the better one
 _MOVES, _MOVES_ALONE = 0.2, 1.0  # least strength of a pattern: of each of two, of one without gaps alone
 _RARE_ALIKE = 0.8
@@ -82,7 +83,7 @@ def _of_both(a: Rhythm, b: Rhythm, gapless: bool) -> Found | None:
         length_s = a.seconds(shared)
         answers = [r.seconds(r.pattern) for r in (a, b) if r.pattern is not None]
         doubts = [r.seconds(r.doubt) for r in (a, b) if r.doubt is not None and r.doubt.alike >= _DOUBTED]
-        if any(doubt_s > _LONGER * length_s for doubt_s in doubts):
+        if any(doubt_s > _LONGER * length_s for doubt_s in doubts) or _hinted(a, b):
             return None
         if all(answer_s <= _LONGER * length_s for answer_s in answers):
             return a, shared
@@ -91,13 +92,20 @@ def _of_both(a: Rhythm, b: Rhythm, gapless: bool) -> Found | None:
     return _of_traffic(a, b) if a.pattern is not None else _of_power_beside(a, b, gapless)
 
 
+def _hinted(a: Rhythm, b: Rhythm) -> bool:
+    """Whether both show a trace of the same longer pattern."""
+    if a.hint is None or b.hint is None:
+        return False
+    return abs(a.seconds(a.hint) / b.seconds(b.hint) - 1.0) < _EQUAL_LEAST
+
+
 def _agreed(a: Rhythm, b: Rhythm) -> Pattern | None:
     """The longest pattern of the traffic that power shows as well; each may be too weak for an answer of its own."""
     best: Pattern | None = None
     for p in a.seen:
         length_s = a.seconds(p)
         for q in b.seen:
-            if abs(b.seconds(q) / length_s - 1.0) > (_EQUAL if length_s < _LONG_S else _EQUAL_LONG):
+            if abs(b.seconds(q) / length_s - 1.0) > min(_EQUAL_MOST, max(_EQUAL_LEAST, _EQUAL * q.period)):
                 continue
             usable = not (p.short or q.short or p.rivals or q.rivals)
             alike = min(p.alike, q.alike) >= _WEAK and max(p.alike, q.alike) >= _WEAK_BETTER
@@ -137,7 +145,7 @@ def _of_traffic(a: Rhythm, b: Rhythm | None) -> Found | None:
     p = a.pattern
     if p is None or not a.sound:
         return None
-    if b is not None and behind(b.likeness, a.seconds(p) / b.step_s) is not None:
+    if b is not None and _part(b, a.seconds(p)):
         return None
     if any(q.alike >= _CONTRADICTS and q.period > 1.2 * p.period for q in a.seen):
         return None
@@ -158,12 +166,18 @@ def _of_power_beside(a: Rhythm, b: Rhythm, gapless: bool) -> Found | None:
     q = b.pattern
     if q is None or not b.sound or a.turns or (a.doubt is not None and a.doubt.rare):
         return None
-    lag = b.seconds(q) / a.step_s
-    if behind(a.likeness, lag) is not None:
+    if _part(a, b.seconds(q)):
         return None
+    lag = b.seconds(q) / a.step_s
     if gapless and b.strength(q) > _MOVES_ALONE:
         return b, q
     return (b, q) if (gapless or q.period >= _SUPPORTED) and _supports(a, lag) else None
+
+
+def _part(of: Rhythm, length_s: float) -> bool:
+    """Whether something longer repeats in a signal behind a period that the other one shows."""
+    longer = behind(of.likeness, length_s / of.step_s)
+    return longer is not None and counts(longer, length_s / of.step_s)
 
 
 def _supports(a: Rhythm, lag: float) -> bool:

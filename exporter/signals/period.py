@@ -79,6 +79,7 @@ class Rhythm:
     swing: float  # variance against that of a coin
     pattern: Pattern | None = None
     doubt: Pattern | None = None  # repeats behind a pattern, and is not clear enough to be the step
+    hint: Pattern | None = None  # repeats behind the pattern, hardly
     seen: list[Pattern] = field(default_factory=list)
     fast: bool = False  # may be faster than the readings
 
@@ -157,6 +158,9 @@ def _search(out: Rhythm) -> None:
         longer = behind(likeness, found.period)
         if longer is None:
             break
+        if not counts(longer, found.period):
+            out.hint = longer
+            break
         if not longer.rare:
             out.seen.append(longer)
         hidden = found.period >= _HIDES_WELL or longer.share >= _HIDES_LITTLE
@@ -182,12 +186,15 @@ def behind(likeness: Likeness, period: float) -> Pattern | None:
     if curve.share < _BEHIND_SHARE:
         return None
     found = pattern(curve, likeness.longest, _STANDS_OUT_BEHIND)
-    if found is None or found.period < _BEHIND_TIMES * period or found.twice < _BEHIND_TWICE * found.alike:
+    if found is None or found.period < _BEHIND_TIMES * period or found.alike < _BEHIND_ALIKE:
         return None
-    if found.rare and curve.share < _BEHIND_SHARE_RARE:
-        return None
-    least = (_BEHIND_ALIKE, _BEHIND_HARD, _ALIKE_RARE)[(period < _HIDES) + found.rare]
-    return found if found.alike >= least else None
+    return found if found.twice >= _BEHIND_TWICE * found.alike else None
+
+
+def counts(longer: Pattern, period: float) -> bool:
+    """Whether what repeats behind a period is more than its steps' edges, met by readings anew, or chance."""
+    least = (_BEHIND_ALIKE, _BEHIND_HARD, _ALIKE_RARE)[(period < _HIDES) + longer.rare]
+    return longer.alike >= least and (longer.share >= _BEHIND_SHARE_RARE or not longer.rare)
 
 
 def pattern(curve: Curve, longest: float, stands_out: float = _STANDS_OUT) -> Pattern | None:
