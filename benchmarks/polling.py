@@ -7,7 +7,10 @@ to .5 s. The bytes of each draw are read by every plan, through counters that ar
 kernel answers from memory for a while (`lifespan` of hw_counters). Then the real reader is run on files to see what a read
 costs. The column of plans in `exporter/sources/rdma_drivers.py` follows these tables. Asserts nothing.
 
-Tried beside them and left: energy in place of power, for the means that bytes are held against (`--energy`).
+Tried and left: the energy counter on a board that also gives momentary power. In place of windows of 25 ms (`--energy`, 36
+draws, pairs) the error of health is .111 with .83 answered, against .122 with .92; as the exact mean beside them it moves no
+exposed share by more than .003 (48 draws): 600 windows miss the mean of a minute by 3.6 W. Where there is no momentary power,
+energy is one of the readings that power is taken from (`exporter/sources/nvml_power.py`).
 """
 
 from __future__ import annotations
@@ -150,7 +153,8 @@ def times(plan: Plan, seconds: float, rng: np.random.Generator) -> Array:
     first = deadlines + late(len(deadlines))
     if not plan.pair_s:
         return first
-    for begin_s in np.cumsum(rng.uniform(0.8, 1.2, int(seconds / _VOLLEY_EACH_S)) * _VOLLEY_EACH_S) - 12.0:
+    volleys = np.cumsum(rng.uniform(0.8, 1.2, int(seconds / _VOLLEY_EACH_S)) * _VOLLEY_EACH_S) - 12.0
+    for begin_s in volleys[volleys < seconds - 2.0]:
         at_s = first[np.searchsorted(first, begin_s)]
         first = first[(first <= at_s) | (first > at_s + VOLLEY_READS * plan.pair_s)]
         follow = at_s + plan.pair_s * np.arange(1, VOLLEY_READS)
