@@ -292,3 +292,12 @@ def room(power: Numbers, high: float, limit: float) -> float:
     """The share x for which compute at the highest level and a transfer at .55 of it have the mean of power."""
     top = max(high, 0.97 * limit)
     return clip((top - mean(power)) / (top - 0.55 * top))
+
+
+def mean_watts(t: Numbers, joules: Numbers) -> list[tuple[float, float]]:
+    """Middle and mean power of each stretch from one new value of an energy counter to the next, where it grew."""
+    values: list[tuple[float, float]] = []
+    for at, value in zip(t, joules, strict=True):
+        if not math.isnan(value) and (not values or value != values[-1][1]):
+            values.append((at, value))
+    return [((a + b) / 2, (w - v) / (b - a)) for (a, v), (b, w) in pairwise(values) if w > v]

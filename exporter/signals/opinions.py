@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.likeness import near
 from exporter.signals.onsets import mean_step
 from exporter.signals.period import MIN_POLLS, Pattern, Rhythm, behind, counts, rhythm
+from exporter.signals.steady import steady
 
 Array = NDArray[np.float64]
 Found = tuple[Rhythm, Pattern]
@@ -35,8 +37,6 @@ _CONTRADICTS = 0.75  # likeness of a longer pattern in a finer view
 _FEW_READINGS = 8.0  # in a period: readings of power that are moments beat with it
 _MOMENTS, _MOMENTS_ALIKE, _SUPPORTED = 10.0, 0.7, 6.0  # readings in a period that momentary power shows alone, or not alone
 _SUPPORT, _SUPPORT_NEAR, _SUPPORT_READINGS, _SUPPORT_WIDTH = 0.1, 0.015, 0.12, 16.0
-_PART, _PART_PERIODS, _OFF, _STANDS, _LIKE = 3, 18.0, 0.1, 0.4, 0.7  # of the window, periods in it; elsewhere; height; against
-_FROM, _TO, _POINTS = 0.7, 1.45, 16.0  # of a period; readings per period that are enough
 _TRUSTED = 0.02  # onsets that tell another length than the period know of steps that were late
 
 
@@ -70,10 +70,19 @@ def step_period(traffic: Signal | None, power: Signal | None = None) -> float:
     """
     a, b = (None if signal is None else rhythm(signal.t, signal.x) for signal in (traffic, power))
     gapless = power is not None and power.gapless
-    if a and b and a.pattern and a.sound and not b.sound and (b.turns or a.seconds(a.pattern) < MIN_POLLS * b.step_s):
-        b = None  # power is too slow to have a say
+    if a and b and a.pattern and a.sound and not _has_a_say(b, a.seconds(a.pattern), gapless):
+        b = None
     found = _of_both(a, b, gapless) if a and b else _of_traffic(a, None) if a else _of_power(b, gapless) if b else None
     return float("nan") if found is None else _length(*found)
+
+
+def _has_a_say(b: Rhythm, traffic_s: float, gapless: bool) -> bool:
+    """Whether power is read often enough to speak of a rhythm of the traffic, or without gaps shows far more than its beat."""
+    if not (b.turns or traffic_s < MIN_POLLS * b.step_s):
+        return True
+    if not gapless or b.pattern is None:
+        return False
+    return b.sound or (not b.pattern.rare and b.strength(b.pattern) > _MOVES_ALONE)
 
 
 def _of_both(a: Rhythm, b: Rhythm, gapless: bool) -> Found | None:
@@ -129,15 +138,23 @@ def _of_two_answers(a: Rhythm, p: Pattern, b: Rhythm, q: Pattern, gapless: bool)
     if traffic_s < power_s:
         # Power tells steps apart that look the same in traffic, unless it hardly does.
         few = traffic_s < _FEW_READINGS * b.step_s and not gapless
-        beat = b.likeness.curve(q.width).at(traffic_s / b.step_s) > _BEAT * q.alike
+        beat = _alike(b, q.width, traffic_s) > _BEAT * q.alike
         return None if few or beat or q.rare or not b.sound else (b, q)
-    inside = a.likeness.curve(p.width).at(power_s / a.step_s) / p.alike
+    inside = _alike(a, p.width, power_s) / p.alike
     lasting = q.twice >= _LASTING * q.alike
     if lasting and inside >= _HAS:
         return (b, q) if b.sound else None  # traffic repeats with power's period, and beats with the readings
     if lasting and q.alike >= _FIRM and inside >= _LACKS:
         return None
     return a, p
+
+
+def _alike(of: Rhythm, width: float, length_s: float) -> float:
+    """The height of the peak at a length in a signal's likeness; -1 without one: neighbours are alike as well."""
+    lag = length_s / of.step_s
+    lags, heights, _ = of.likeness.curve(width).peaks()
+    close = np.abs(lags - lag) <= near(lag)
+    return float(heights[close].max()) if close.any() else -1.0
 
 
 def _of_traffic(a: Rhythm, b: Rhythm | None) -> Found | None:
@@ -191,34 +208,7 @@ def _supports(a: Rhythm, lag: float) -> bool:
 
 
 def _length(of: Rhythm, pattern: Pattern) -> float:
-    """The mean length of a step, s; NaN where steps have become longer or shorter than the pattern since, or were before."""
+    """The mean length of a step, s; NaN where the rhythm is not the same all through the window."""
     x, period = of.likeness.x, pattern.period
     mean = mean_step(x, period)
-    if abs(mean / period - 1.0) > _TRUSTED or period * _PART_PERIODS > len(x):
-        return mean * of.step_s
-    part = len(x) // _PART
-    return mean * of.step_s if _holds(x[:part], period) and _holds(x[-part:], period) else float("nan")
-
-
-def _holds(x: Array, period: float) -> bool:
-    """Whether no other lag than the period, a little shorter or longer, is what a part of the readings repeats with.
-
-    >>> [_holds(np.tile([1.0] * 3 + [0.0] * off, 12), 10.0) for off in (7, 10)]
-    [True, False]
-    """
-    every = max(1, int(period / _POINTS))
-    if every > 1:
-        x = x[: len(x) // every * every].reshape(-1, every).mean(axis=1)
-        period /= every
-    x = x - x.mean()
-    variance = float(x @ x) / len(x)
-    if not variance > 0:
-        return True
-    first, last = max(2, int(_FROM * period)), int(_TO * period) + 1
-    alike = np.array([float(x[lag:] @ x[:-lag]) / (len(x) - lag) for lag in range(first, last + 1)]) / variance
-    k, here = int(np.argmax(alike)), int(period) - first
-    off = abs((first + k) / period - 1.0) > _OFF
-    return not (off and alike[k] > _STANDS and float(alike[here : here + 2].max()) < _LIKE * alike[k])
-
-
-__all__ = ["MIN_POLLS", "Signal", "step_period"]
+    return mean * of.step_s if abs(mean / period - 1.0) > _TRUSTED or steady(x, period) else float("nan")
