@@ -81,7 +81,14 @@ def test_the_folded_step_of_an_alternation_faster_than_the_sensor_shows_both_hal
     assert np.nanmax(watts) > 1.5 * np.nanmin(watts)
 
 
-@pytest.mark.parametrize("name", ["perfect_overlap", "idle", "compute_only", "two_jobs"])
+def test_without_traffic_the_rhythm_of_power_is_folded() -> None:
+    history, shown, gpu = scene("compute_only")
+    folded = picture_json(history, shown, gpu)["fold"]
+    assert folded is not None
+    assert folded["period_s"] == pytest.approx(0.439, rel=0.06)  # the step of that job
+
+
+@pytest.mark.parametrize("name", ["perfect_overlap", "idle", "two_jobs"])
 def test_without_a_rhythm_nothing_is_folded(name: str) -> None:
     history, shown, gpu = scene(name)
     assert picture_json(history, shown, gpu)["fold"] is None
