@@ -73,6 +73,7 @@ dashboards:
 pictures:
 	@sh .ci/venv $(VENV) dev
 	@$(BIN)/python -m docs.pictures
+	@$(BIN)/python -m docs.measure_pictures
 	@echo "make pictures: drawn; see docs/pictures/"
 
 # Universal: one file for Python 3.10 to 3.13 and every architecture, with hashes and without the address of a registry.

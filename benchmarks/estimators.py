@@ -3,9 +3,9 @@
     python -m benchmarks.estimators [--draws N] [--seed S] [FOLDER ...]
 
 One table from one run. Draws are textbook alternations (rhythms of .2 to 4 s) and timelines of kernels whose communication
-is finer than the sensors; a FOLDER holds traces with an index.csv (file, t_end_s, window_s, exposed, comm or communication).
-Every estimator gives the health of communication, 0 to 1, or nothing; those that know no shares of time are given the
-mapping that is usual for them. Asserts nothing.
+is finer than the sensors; a FOLDER holds traces with an index.csv (file, t_end_s, window_s, exposed, comm or communication;
+rows that are marked `info` are left out). Every estimator gives the health of communication, 0 to 1, or nothing; those that
+know no shares of time are given the mapping that is usual for them. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -59,6 +59,16 @@ class Case:
     def health(self) -> float:
         return 1.0 - self.exposed / self.communication
 
+    @property
+    def holds(self) -> bool:
+        """Whether the bounds hold the true exposed share."""
+        low, high = self.said.exposed_low, self.said.exposed_high
+        return low is not None and high is not None and low - 0.01 <= self.exposed <= high + 0.01
+
+    @property
+    def width(self) -> float:
+        return (self.said.exposed_high or 0.0) - (self.said.exposed_low or 0.0)
+
 
 def case_of(kind: str, series: Series, inventory: Inventory, analyzer: Analyzer, at_s: float, window_s: float,
             exposed: float, communication: float, wait: float = math.nan) -> Case:  # fmt: skip
@@ -105,7 +115,7 @@ def timelines(count: int, rng: np.random.Generator) -> Iterator[Case]:
             continue
         for readings in READINGS:
             node_of, seen = only(channels, inventory, readings)
-            yield case_of(f"timelines, {readings}", node_of, seen, _warmed(node_of, seen), truth.at_s, WINDOW_S, truth.exposed,
+            yield case_of(f"fresh, {readings}", node_of, seen, _warmed(node_of, seen), truth.at_s, WINDOW_S, truth.exposed,
                           truth.communication, truth.wait)  # fmt: skip
 
 
@@ -115,7 +125,7 @@ def folder(path: Path) -> Iterator[Case]:
         rows = list(csv.DictReader(file))
     for row in rows:
         communication = float(row.get("comm") or row.get("communication") or "nan")
-        if not communication >= 0.02:
+        if not communication >= 0.02 or row.get("judge") == "info":
             continue
         at_s, session = float(row["t_end_s"]), Session()
         for event in read_trace(str(path / row["file"])):
@@ -125,7 +135,7 @@ def folder(path: Path) -> Iterator[Case]:
                 session.advance(event.t_s)
             session.take(event)
         session.advance(at_s + GRACE_S)
-        kind = f"{path.name}, {row.get('readings') or row.get('sensor') or ''}".rstrip(", ")
+        kind = f"{path.name}, {row['readings']}" if "readings" in row else path.name
         yield case_of(kind, session.history, session.inventory, session.analyzer, at_s, float(row["window_s"]),
                       float(row["exposed"]), communication)  # fmt: skip
 
@@ -206,19 +216,26 @@ def main() -> None:
 
 
 def show(cases: list[Case]) -> None:
-    """A row per kind of draw and estimator: mean error of health, answered, wrong by more than .3 (shares of all)."""
+    """A row per kind of draw and estimator: mean error of health, answered, wrong by more than .3 (shares of all).
+
+    Of the method also how often its bounds hold the true exposed share, and how wide they are (median), where it answers.
+    """
     table = Table(box=None, pad_edge=False)
-    for name in ("draws", "estimator", "n", "health error", "answered", "misleading"):
+    for name in ("draws", "estimator", "n", "health error", "answered", "misleading", "inside", "width"):
         table.add_column(name, justify="left" if name in ("draws", "estimator") else "right")
     for kind in dict.fromkeys(c.kind for c in cases):
         of_kind = [c for c in cases if c.kind == kind]
+        told = [c for c in of_kind if c.said.health is not None]
         for number, (name, estimate) in enumerate(ESTIMATORS.items()):
             said = [(c.health, estimate(c)) for c in of_kind]
             errors = [abs(h - e) for h, e in said if e is not None and not math.isnan(e)]
             error = f"{np.mean(errors):.3f}" if errors else "-"
             wrong = sum(e > MISLEADING for e in errors) / len(of_kind)
-            table.add_row("" if number else kind, name, "" if number else str(len(of_kind)), error,
-                          f"{len(errors) / len(of_kind):.2f}", f"{wrong:.3f}")  # fmt: skip
+            inside = f"{np.mean([c.holds for c in told]):.2f}" if told else "-"
+            width = f"{np.median([c.width for c in told]):.2f}" if told else "-"
+            first, last = ((kind, str(len(of_kind))), (inside, width)) if number == 0 else (("", ""), ("", ""))
+            answered = f"{len(errors) / len(of_kind):.2f}"
+            table.add_row(first[0], name, first[1], error, answered, f"{wrong:.3f}", *last)
     Console(width=120, highlight=False).print(table)
 
 

@@ -41,6 +41,7 @@ class Outcome:
     true_wait: float  # of the seven, from the length of a step
     said_wait: float  # median of the seven
     own_wait: float  # of the one that is late
+    lost: tuple[float, ...]  # by each GPU to exposed communication and waits together, in the end
     right: float
     wrong: float
     first_s: float | None  # since the start of the trace
@@ -66,6 +67,7 @@ def outcome(lag: float, seed: int) -> Outcome:
     session = Session()
     named: list[set[str]] = []
     waits: list[list[float]] = []
+    lost: tuple[float, ...] = ()
     first_s = None
     for event in readings(lag, seed):
         if isinstance(event, Record) and session.advance(event.t_s):
@@ -73,6 +75,8 @@ def outcome(lag: float, seed: int) -> Outcome:
             named.append({str(f.gpu_id) for f in said.findings if f.finding == "straggler_wait"})
             found = [a.wait for a in said.analyses if a.window_s == session.verdict_window_s]
             waits.append([w for w in found if w is not None])
+            shares = [a.exposed_or_wait for a in said.analyses if a.window_s == session.verdict_window_s]
+            lost = tuple(x for x in shares if x is not None)
             if first_s is None and f"GPU-{SLOW}" in named[-1]:
                 first_s = said.at_s
         session.take(event)
@@ -81,7 +85,7 @@ def outcome(lag: float, seed: int) -> Outcome:
     others = fmean(median(x for g, x in enumerate(w) if g != SLOW) for w in late)
     last = named[-WATCHED_S:]
     return Outcome(
-        lag, lag * _COMPUTE_S / (_COMPUTE_S * (1.0 + lag) + _SCATTER_S), others, own,
+        lag, lag * _COMPUTE_S / (_COMPUTE_S * (1.0 + lag) + _SCATTER_S), others, own, lost,
         sum(names == {f"GPU-{SLOW}"} for names in last) / len(last),
         sum(bool(names - {f"GPU-{SLOW}"}) for names in last) / len(last), first_s,
     )  # fmt: skip

@@ -33,7 +33,7 @@ WINDOW_S = 60.0
 _GIGABIT = 8e-9
 _MOST_POINTS = 220
 _LEAST_SHARE = .05
-_STYLE: Mapping[str, Any] = {
+STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "overlap-exporter", "font.family": "DejaVu Sans", "svg.fonttype": "path", "path.simplify": False,
     "figure.facecolor": "white",
 }  # fmt: skip
@@ -125,7 +125,7 @@ def words(picture: Picture, session: Session, verdict: OverlapAnalysis) -> str:
 
 def draw(picture: Picture, folder: Path = HERE) -> Path:
     """One picture: power and traffic on one time axis."""
-    with mpl.rc_context(dict(_STYLE)):
+    with mpl.rc_context(dict(STYLE)):
         session, verdict = judged(picture)
         figure, axes = plt.subplots(figsize=(9.6, 3.4))
         _power(axes, session, picture)
@@ -143,11 +143,11 @@ def draw(picture: Picture, folder: Path = HERE) -> Path:
         path = folder / f"{picture.name}.svg"
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
-    path.write_text(_rounded(path.read_text(encoding="utf-8")), encoding="utf-8")
+    path.write_text(rounded(path.read_text(encoding="utf-8")), encoding="utf-8")
     return path
 
 
-def _rounded(svg: str) -> str:
+def rounded(svg: str) -> str:
     """Coordinates of lines to a hundredth of a point: nobody sees the rest, and the files are half as large."""
     return re.sub(r' d="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
 

@@ -54,15 +54,15 @@ class Twins:
 
 
 TWINS: tuple[Twins, ...] = (
-    Twins("level", "Power: no reading holds compute alone", (
+    Twins("level", "Power, no level of compute", (
         Job(((0.004, "hidden"), (0.004, "compute")), (400.0, 400.0)),
         Job(((0.004, "transfer"), (0.004, "compute")), (230.0, 570.0)),
     )),
-    Twins("rate", "Bytes at 10 Hz: a stream, or bursts at twice its rate", (
+    Twins("rate", "Bytes at 10 Hz", (
         Job(((0.01, "hidden"),), (400.0,), RATE_BYTES_PER_S),
         Job(((0.005, "transfer"), (0.005, "compute")), (230.0, 570.0), 2 * RATE_BYTES_PER_S),
     ), paired=False),
-    Twins("wait", "GPM: waits beside transfers in a tenth of a second", (
+    Twins("wait", "GPM, tiles of 100 ms", (
         Job(((0.03, "transfer"), (0.03, "wait"), (0.04, "compute")), (230.0, 160.0, 550.0)),
         Job(((0.03, "hidden"), (0.01, "compute"), (0.06, "wait")), (550.0, 550.0, 160.0)),
     ), gpm=True),
