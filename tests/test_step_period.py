@@ -272,7 +272,8 @@ def test_a_step_whose_layers_were_seen_first_is_told_although_it_is_many_layers_
 
 @pytest.mark.parametrize(("said_s", "truth_s", "outcome"), [
     (1.02, 1.0, "right"), (2.04, 1.0, "multiples"), (0.33, 1.0, "fractions"), (1.08, 1.0, "otherwise wrong"),
-    (0.645, 8.1, "fractions"), (0.7, 1.0, "otherwise wrong"), (None, 1.0, "silent"), (None, None, "right"), (1.0, None, "otherwise wrong"),
+    (0.645, 8.1, "fractions"), (0.7, 1.0, "otherwise wrong"), (None, 1.0, "silent"), (None, None, "right"),
+    (1.0, None, "otherwise wrong"),
 ])  # fmt: skip
 def test_the_benchmark_tells_apart_how_an_answer_is_wrong(said_s: float | None, truth_s: float | None, outcome: str) -> None:
     assert Said("", "", truth_s, said_s).outcome == outcome
