@@ -28,7 +28,7 @@ _TRANSITIONS = 15  # the latest ones vote
 _PERIODS, _PERIOD_LIFE_S = 5, 30.0  # the latest ones vote
 _PERIOD_AGREES, _CONFIRMS = 0.1, 0.05
 _WHOLE = 0.1  # a multiple is as near to a whole number
-_MISSES = 2  # looks in a row that found nothing: the rhythm has gone, or changes
+_MISSED_S = 8.0  # since a rhythm was found for the last time, and not when it was looked for again: it has gone, or changes
 _SETTLED, _SETTLED_WITHIN = 3, 0.01  # looks that found the same; steps that grow longer are looked at more often
 _LIVELY = 0.005  # below this variation a reading that stands still says nothing about the sensor
 _UNKNOWN_WINDOW_S, _UNKNOWN_REFRESH_S, _PROVEN_WINDOW_S = 1.0, 0.1, 0.1
@@ -115,7 +115,8 @@ class GpuMemory:
     def period(self, t_s: float) -> float | None:
         """The newest of the estimates where most of the latest ones agree on a step period, seconds; None without."""
         votes = [period for since_s, period in self.periods if since_s > t_s - _PERIOD_LIFE_S]
-        if all(math.isnan(period) for period in votes[-_MISSES:]):
+        newest_s = max((since_s for since_s, period in self.periods if not math.isnan(period)), default=-math.inf)
+        if not votes or (math.isnan(votes[-1]) and t_s - newest_s >= _MISSED_S):
             return None
         seen = [period for period in votes if not math.isnan(period)]
         middle = median(seen) if seen else math.nan

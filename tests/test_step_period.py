@@ -245,13 +245,17 @@ def test_the_newest_of_the_estimates_that_agree_is_told() -> None:
     assert memory.period(17.0) == 1.04
 
 
-def test_one_look_without_a_rhythm_changes_nothing_and_two_end_the_answer() -> None:
+def test_one_look_without_a_rhythm_changes_nothing_unless_the_one_before_is_long_ago_and_two_end_the_answer() -> None:
     memory = GpuMemory()
     for at_s, period_s in ((4.0, 1.0), (8.0, 1.0), (12.0, 1.0), (16.0, math.nan)):
         memory.periods.append((at_s, period_s))
     assert memory.period(17.0) == 1.0
     memory.periods.append((20.0, math.nan))
     assert memory.period(21.0) is None
+    settled = GpuMemory()
+    for at_s, period_s in ((4.0, 1.0), (8.0, 1.0), (12.0, 1.0), (24.0, math.nan)):
+        settled.periods.append((at_s, period_s))
+    assert settled.period(24.0) is None
 
 
 def test_steps_that_grow_longer_are_looked_at_more_often_than_settled_ones() -> None:

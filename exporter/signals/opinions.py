@@ -32,7 +32,7 @@ _LONGER = 1.5  # times a period: another one
 _DOUBTED = 0.6  # likeness of a longer pattern, behind one that both agree on
 _WHOLE = 0.04  # a multiple is as near to a whole number
 _BEAT = 0.8  # as much alike at the shorter period: the longer one comes from readings that fall on the step's edges anew
-_LACKS, _HAS, _LASTING, _FIRM = 0.3, 0.5, 0.85, 0.85
+_LACKS, _HAS, _LASTING, _FIRM, _MANY = 0.3, 0.5, 0.85, 0.85, 2.5
 _CONTRADICTS = 0.75  # likeness of a longer pattern in a finer view
 _FEW_READINGS = 8.0  # in a period: readings of power that are moments beat with it
 _MOMENTS, _MOMENTS_ALIKE, _SUPPORTED = 10.0, 0.7, 6.0  # readings in a period that momentary power shows alone, or not alone
@@ -138,8 +138,13 @@ def _of_two_answers(a: Rhythm, p: Pattern, b: Rhythm, q: Pattern, gapless: bool)
     if traffic_s < power_s:
         # Power tells steps apart that look the same in traffic, unless it hardly does.
         few = traffic_s < _FEW_READINGS * b.step_s and not gapless
-        beat = _alike(b, q.width, traffic_s) > _BEAT * q.alike
-        return None if few or beat or q.rare or not b.sound else (b, q)
+        inside = _alike(b, q.width, traffic_s) / q.alike
+        if few or not b.sound:
+            return None
+        if not q.rare and inside <= _BEAT:
+            return b, q
+        firm = p.alike >= _FIRM and p.twice >= _LASTING * p.alike
+        return (a, p) if firm and times >= _MANY and inside >= _HAS else None
     inside = _alike(a, p.width, power_s) / p.alike
     lasting = q.twice >= _LASTING * q.alike
     if lasting and inside >= _HAS:
