@@ -32,7 +32,7 @@ _LEAD_S = IDLE_RUN_S + 2.5  # before the window: the begin of an idle run, and t
 _MOST_SCALED = 4.0  # where single readings count next to nothing, there is nothing to scale
 _CATCH_UP_S = 120  # after a longer silence the seconds between are unknown
 _BYTES_TEST_S, _VOLLEYS_S = 15.0, 60.0  # volleys are rare
-_LEARN_EVERY_S, _COUNTERS_EVERY_S = 4, 8
+_LEARN_EVERY_S = 4
 _SETTLED_TURNS = 3  # of these, from one look at a step period that stays the same to the next
 _STALE = 0.05  # of the polls before a refresh: the counter is about as slow as the polls
 
@@ -128,13 +128,13 @@ class Analyzer:
 
     def _learn(self, series: Series, inventory: Inventory, t_s: float) -> None:
         """What the latest readings tell of the sensors; each of them is asked in turn."""
-        gpu_turn, device_turn = round(t_s) % _LEARN_EVERY_S, round(t_s) % _COUNTERS_EVERY_S
-        for gpu in inventory.of_kind("gpu")[gpu_turn::_LEARN_EVERY_S]:
+        turn = round(t_s) % _LEARN_EVERY_S
+        for gpu in inventory.of_kind("gpu")[turn::_LEARN_EVERY_S]:
             t, power = series.series(f"{gpu.id}/power_watts", t_s - SELF_TEST_S, t_s)
             self._memories[gpu.id].learn_sensor(t, power, gpu.power_refresh_s)
         devices = {d.id: d for d in inventory.devices}
         linked = list(dict.fromkeys((link.device_id, link.path) for link in inventory.links))
-        for device_id, path in linked[device_turn::_COUNTERS_EVERY_S]:
+        for device_id, path in linked[turn::_LEARN_EVERY_S]:
             key = "nvlink_receive_bytes_total" if path == "nvlink" else "receive_bytes_total"
             t, total = series.series(f"{device_id}/{key}", t_s - _VOLLEYS_S, t_s)
             known = ~np.isnan(total)

@@ -158,7 +158,9 @@ def test_every_gpu_is_linked_to_the_port_below_its_switch(observed: Observed) ->
 
 
 # What these two machines cannot have: it has tests of its own.
+# Golden files hold these; power here stands at exact levels, so that its refresh, and with it the window, is not told.
 ELSEWHERE = {
+    "overlap_sensor_window_seconds",
     "overlap_finding", "overlap_device_quarantined", "overlap_step_period_seconds", "overlap_gpu_pod_info",
     "overlap_gpu_job_info", "overlap_host_network_filesystem_read_bytes_total",
 }
