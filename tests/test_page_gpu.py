@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,17 +73,25 @@ def colours(page: Any, canvas: str) -> dict[str, int]:
     )
 
 
+def eventually(page: Any, drawn: Callable[[], bool]) -> None:
+    """Wait until the canvas shows it: words are there a frame before the plot."""
+    for _ in range(100):
+        if drawn():
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("not drawn within 10 s")
+
+
 def test_phases_of_a_serialized_job_are_red_and_orange_and_those_of_a_hidden_one_green(visit: Visit) -> None:
     page = opened(visit, 2)
     page.wait_for_selector("#phase-legend .phase")
+    eventually(page, lambda: min(colours(page, "#scope canvas")[name] for name in ("red", "orange")) > 1000)
     serialized = colours(page, "#scope canvas")
-    assert serialized["red"] > 1000
-    assert serialized["orange"] > 1000
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector('#phase-legend .phase[data-phase="overlapped"]')
     page.wait_for_selector('#chosen:text-is("GPU 0")')
-    assert colours(page, "#scope canvas")["green"] > 2 * serialized["green"]
+    eventually(page, lambda: colours(page, "#scope canvas")["green"] > 2 * serialized["green"])
 
 
 def test_the_crosshair_tells_the_values_under_it(visit: Visit) -> None:
