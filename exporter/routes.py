@@ -29,9 +29,11 @@ from exporter.traffic import Traffic
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Widths of the bounds of the exposed share of traffic beyond which there is no answer. A sensor that averages over all of
-# a byte interval sees what the bytes see: its bounds leave nothing out, and may be wider.
-POWER_WIDTH, PAIRED_WIDTH, WHOLE_WIDTH, GAP_WIDTH = 0.81, 0.75, 0.95, 0.65
+# Widths of the bounds of the exposed share of traffic beyond which there is no answer. Jobs hide most of fine communication or
+# hardly any: an answer in the middle is more often the mean of two possibilities than a measurement, and has to be known
+# better by MIDDLE than one at either end. A sensor that averages over all of a byte interval sees what the bytes see: its
+# bounds leave nothing out, and only those that leave everything open are too wide.
+OPEN_WIDTH, POWER_WIDTH, PAIRED_WIDTH, GAP_WIDTH, MIDDLE = 0.95, 1.1, 1.02, 0.65, 0.4
 SLOW_SENSOR_S = 0.3  # such a window shows no mixtures, only their mean
 RESOLVED_ERROR = 0.07
 _MIN_TILES = 50
@@ -118,7 +120,8 @@ def judge(w: Window) -> tuple[Verdicts, Resolved]:
         steady = np.where(seen.polled, w.fine_length_s < _FAST_POLLS_S, seen.duty.share > _STREAM)
         still = steady & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
     first = _first(w, np.where(still, 0.0, mixed.lowest_watts))
-    limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, WHOLE_WIDTH, np.where(seen.polled, POWER_WIDTH, PAIRED_WIDTH))
+    part = np.where(seen.polled, POWER_WIDTH, PAIRED_WIDTH)
+    limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, OPEN_WIDTH + MIDDLE, part)
     weight = resolved_weight(seen.clear, mixed, w.correlation, still)
     by_power = blend(mixed, first, weight, seen.duty, seen.polled, limit)
     if not measured.any():
@@ -156,7 +159,8 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, polled: M
     high = np.maximum(high, np.where(w > 0.5, np.minimum(first.high / np.maximum(c1, 1e-9), 1.0), high))
     least = (1 - w) * np.minimum((duty.low * (1 - duty.error) + c) / 2, c) + w * (0.9 * c - 0.025)
     most = (1 - w) * np.maximum((np.minimum(1.0, duty.share * (1 + duty.error)) + c) / 2, c) + w * (1.1 * c + 0.025)
-    width = (1 - w) * mixed.width + w * 2 * RESOLVED_ERROR
+    middle = MIDDLE * 4 * mixed.exposed * (1 - mixed.exposed)
+    width = (1 - w) * np.maximum(mixed.width + middle, mixed.width * limit / OPEN_WIDTH) + w * 2 * RESOLVED_ERROR
     stall = np.where(np.isnan(first.stall), np.nan, mixed.stall)
     first_gap = np.maximum(first.noncompute - or_zero(stall), 0.0)
     spread = w[:, None]

@@ -59,7 +59,16 @@ def traffic_of(seen: Bytes, low: Array, high: Array) -> Traffic:
     clear = np.where(seen.loud, sharp, 1.0).min(axis=0, initial=1.0)
     # Readings of power whose bytes are clearly on or off show bursts that polls of the same length blur.
     known = np.where(~told & duty.bursts, np.maximum(duty.known, duties.ramp(clear, 0.5, 0.3)), duty.known)
+    if told.any():
+        known = np.where(told, known * duties.pairs_resolve(_of_line(seen, bursts), clear), known)
     return Traffic(_loudest(beside), _loudest(tiles), duty._replace(known=known), ~told, clear)
+
+
+def _of_line(seen: Bytes, bursts: Bursts) -> Array:
+    """Rate inside bursts over line rate, of the loud fabric where it is least; 1 where no line rate is known. [g]"""
+    with np.errstate(invalid="ignore"):
+        share = np.where(seen.loud & ~np.isnan(seen.line), bursts.rate / seen.line, 1.0)
+    return np.asarray(share.min(axis=0, initial=1.0))
 
 
 def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:

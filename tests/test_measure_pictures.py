@@ -32,9 +32,11 @@ def test_twins_drawn_anew_are_refused_with_the_same_bounds(tmp_path: Path) -> No
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
-    limits = re.search(r"narrower than ([\d.]+) .*?, ([\d.]+) \(pairs\), ([\d.]+) .*? or ([\d.]+) \(GPM\)", PAGE, re.DOTALL)
+    x = r"([\d.]+)"
+    said = rf"narrower than {x}, and narrower than {x} \(.*?\), {x}\s\(pairs\) or {x} \(GPM\).*? {x} times 4"
+    limits = re.search(said, PAGE, re.DOTALL)
     assert limits is not None
-    widths = (routes.POWER_WIDTH, routes.PAIRED_WIDTH, routes.WHOLE_WIDTH, routes.GAP_WIDTH)
+    widths = (routes.OPEN_WIDTH, routes.POWER_WIDTH, routes.PAIRED_WIDTH, routes.GAP_WIDTH, routes.MIDDLE)
     assert tuple(map(float, limits.groups())) == widths
     least = re.search(r"exceeds it by ([\d.]+) \(eight GPUs; ([\d.]+) for four, ([\d.]+) for two\)", PAGE)
     assert least is not None

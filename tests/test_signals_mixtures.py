@@ -190,3 +190,9 @@ def test_activity_that_hardly_moves_is_that_of_compute_unless_it_is_low() -> Non
     assert (float(sharp.ratio), float(sharp.error)) == (pytest.approx(0.9, abs=0.001), 0.01)
     assert float(kernel_gap.compute_activity(np.ones(600), moving, np.ones(600)).ratio) == pytest.approx(0.96)
     assert float(kernel_gap.compute_activity(np.ones(600), still - 0.3, np.ones(600)).ratio) == pytest.approx(0.96)
+
+
+@given(share, share)
+def test_pairs_resolve_fast_bursts_or_clear_ones(of_line: float, clear: float) -> None:
+    got = float(duty.pairs_resolve(np.array(of_line), np.array(clear)))
+    assert got == pytest.approx(max(naive.clip((of_line - 0.1) / 0.15), naive.clip((clear - 0.2) / 0.3)))

@@ -27,6 +27,7 @@ _FAST = 0.85  # how surely traffic that fills every interval of 50 ms is a strea
 _ALIKE, _UNLIKE, _FEW_INSIDE = 0.1, 0.3, 5  # standard deviation of intervals inside runs, as a share of their mean
 _MIN_PAIRS = 50
 _BEYOND = 1.1  # of the line rate
+_SLOW, _SLOW_SPAN = 0.1, 0.15  # of the line rate: collectives are slower only on a wire that something else limits
 
 
 class Bursts(NamedTuple):
@@ -215,6 +216,19 @@ def pairs_tell(pairs: Array, line: Array) -> Mask:
     with np.errstate(invalid="ignore"):
         beyond = levels.quantiles(pairs, (0.9,))[0] > _BEYOND * line
     return np.asarray(enough & ~beyond)
+
+
+def pairs_resolve(of_line: Array, clear: Array) -> Array:
+    """How surely bursts last longer than a pair of reads, 0 to 1. [...]
+
+    A burst that fits between two reads lends them its bytes but not its rate: pairs then show a rate far below the line, and
+    readings of power are neither on nor off. A slow stream is as slow, but lasts. of_line rate inside bursts over line rate,
+    clear how clearly traffic is on or off in readings of power.
+
+    >>> pairs_resolve(np.array([0.6, 0.2, 0.1, 0.1]), np.array([0.0, 0.0, 0.0, 0.9])).round(2).tolist()
+    [1.0, 0.67, 0.0, 1.0]
+    """
+    return np.maximum(ramp(of_line, _SLOW, _SLOW_SPAN), ramp(clear, 0.2, 0.3))
 
 
 def scaled_to(flow: Array, share: Array) -> Array:
