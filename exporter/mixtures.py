@@ -89,17 +89,19 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
         x = np.minimum(duty.known * e * share + (1 - duty.known) * unknown, ceiling)
         return np.minimum(1.0, x / np.maximum(share, 1e-9))
 
-    def lacking(high: Array, zone: tuple[float, float] = pairing_bounds.NARROW) -> Array:
-        return pairing_bounds.deficit(power, transfer(high), high, zone)
+    def lacking(high: Array) -> Array:
+        return pairing_bounds.deficit(power, transfer(high), high)
 
     def by_chance(high: Array) -> Array:
         return pairing_bounds.independent(pairing_bounds.busy_deficit(power, transfer(high), high, idle, still), tau)
 
     lack, smooth = lacking(watts), pairing_bounds.neighbours(tau)
-    whole, chance = pairing_bounds.together(lack, tau, smooth), by_chance(watts)
+    ran, lone = pairing_bounds.filled(power, watts, idle, pairing_bounds.tellable(still, stall)), transfer(watts)
+    whole = pairing_bounds.together(pairing_bounds.deficit(ran, lone, watts), tau, smooth)
+    chance = by_chance(watts)
     e = within(pairing_bounds.likely(whole, chance), watts, c)
     least_whole = pairing_bounds.together(lacking(high_watts), tau_least, pairing_bounds.neighbours(tau_least))
-    wide_whole = pairing_bounds.together(lacking(watts, pairing_bounds.WIDE), tau, smooth)
+    wide_whole = pairing_bounds.together(pairing_bounds.deficit(ran, lone, watts, pairing_bounds.WIDE), tau, smooth)
     others = np.stack([e, within(whole, watts, c), within(chance, watts, c), within(least_whole, high_watts, least),
                        within(wide_whole, watts, c), within(by_chance(low_watts), low_watts, c)])  # fmt: skip
     below, above = others.min(axis=0), others.max(axis=0)
@@ -110,7 +112,7 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
         width=np.minimum(1.0, _DECIDES * (above - below) + 2 * margin), communication=c, stall=stall, gap=gap(watts),
         watts=watts,
         lowest_watts=np.array(shown),
-        depth=(watts[:, None] - power) / np.maximum(watts - transfer(watts), 1e-9)[:, None], lack=lack, tau=tau,
+        depth=(watts[:, None] - power) / np.maximum(watts - lone, 1e-9)[:, None], lack=lack, tau=tau,
     )  # fmt: skip
 
 

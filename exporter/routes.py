@@ -33,9 +33,11 @@ Mask = NDArray[np.bool_]
 # hardly any: an answer in the middle is more often the mean of two possibilities than a measurement, and has to be known
 # better by MIDDLE than one at either end. A sensor that averages over all of a byte interval sees what the bytes see: its
 # bounds leave nothing out, and only those that leave everything open are too wide.
-OPEN_WIDTH, POWER_WIDTH, PAIRED_WIDTH, GAP_WIDTH, MIDDLE = 0.95, 1.1, 1.02, 0.65, 0.4
+OPEN_WIDTH, POWER_WIDTH, PAIRED_WIDTH, GAP_WIDTH, MIDDLE = 0.95, 1.12, 1.08, 0.65, 0.4
 SLOW_SENSOR_S = 0.3  # such a window shows no mixtures, only their mean
 RESOLVED_ERROR = 0.07
+_BY_TIME = 0.25  # weight of a resolved rhythm's exposed time, beside its exposed share of traffic
+_APART = 2.5  # by which the distance of the two counts as width: a third of traffic is as open as it may be
 _MIN_TILES = 50
 _WHOLE = 0.8  # of a byte interval
 _FAST_POLLS_S = 0.06  # flat traffic at longer intervals may be bursts that all of them hold alike
@@ -142,25 +144,27 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, polled: M
     """Power alone: what mixtures allow and what a resolved rhythm says, by weight; limit of the width. [g]
 
     polled: bytes were not read in pairs. Pairs know the duty better than intervals, which smear every burst: what a resolved
-    rhythm says is then held to that duty, half way between its share of traffic and its share of time.
+    rhythm says is then held to that duty.
     """
     some = ~np.isnan(first.exposed)
     w = np.where(some, weight, 0.0)
     x1, c1 = np.where(some, first.exposed, 0.0), np.where(some, first.communication, 0.0)
     smeared, c1 = c1, duty.known * duty.share + (1 - duty.known) * c1
-    x1 = np.where(polled, x1, (x1 * np.minimum(c1 / np.maximum(smeared, 1e-6), 1.0) + np.minimum(x1, c1)) / 2)
+    held, apart = held_to_duty(x1, smeared, c1)
+    x1, apart = np.where(polled, x1, held), np.where(polled, 0.0, apart)
     c1 = np.maximum(c1, x1)
     x = (1 - w) * mixed.exposed * mixed.communication + w * x1
     c = np.maximum((1 - w) * mixed.communication + w * c1, x)
     e, e1 = np.minimum(x / np.maximum(c, 1e-9), 1.0), np.minimum(x1 / np.maximum(c1, 1e-9), 1.0)
-    low = np.clip(np.minimum((1 - w) * mixed.low + w * (e1 - RESOLVED_ERROR), e), 0.0, 1.0)
-    high = np.clip(np.maximum((1 - w) * mixed.high + w * (e1 + RESOLVED_ERROR), e), 0.0, 1.0)
+    low = np.clip(np.minimum((1 - w) * mixed.low + w * (e1 - RESOLVED_ERROR - _BY_TIME * apart), e), 0.0, 1.0)
+    high = np.clip(np.maximum((1 - w) * mixed.high + w * (e1 + RESOLVED_ERROR + (1 - _BY_TIME) * apart), e), 0.0, 1.0)
     low = np.minimum(low, np.where(w > 0.5, first.low / np.maximum(c1, 1e-9), low))
     high = np.maximum(high, np.where(w > 0.5, np.minimum(first.high / np.maximum(c1, 1e-9), 1.0), high))
     least = (1 - w) * np.minimum((duty.low * (1 - duty.error) + c) / 2, c) + w * (0.9 * c - 0.025)
     most = (1 - w) * np.maximum((np.minimum(1.0, duty.share * (1 + duty.error)) + c) / 2, c) + w * (1.1 * c + 0.025)
     middle = MIDDLE * 4 * mixed.exposed * (1 - mixed.exposed)
-    width = (1 - w) * np.maximum(mixed.width + middle, mixed.width * limit / OPEN_WIDTH) + w * 2 * RESOLVED_ERROR
+    width = np.maximum(mixed.width + middle, mixed.width * limit / OPEN_WIDTH)
+    width = (1 - w) * width + w * (2 * RESOLVED_ERROR + _APART * apart)
     stall = np.where(np.isnan(first.stall), np.nan, mixed.stall)
     first_gap = np.maximum(first.noncompute - or_zero(stall), 0.0)
     spread = w[:, None]
@@ -171,6 +175,21 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, polled: M
         resolved=w, measured=np.zeros(len(w), dtype=bool), lack=(1 - spread) * mixed.lack + spread * first.lack,
         tau=(1 - spread) * mixed.tau + spread * first.tau,
     )  # fmt: skip
+
+
+def held_to_duty(x: Array, smeared: Array, c: Array) -> tuple[Array, Array]:
+    """Exposed share of time of a resolved rhythm whose traffic fills `c` of the time, not `smeared`; and how open it is. [g]
+
+    Either the exposed share of traffic stays as it was, x / smeared, or the exposed time, x: three parts the first, one part
+    the second. How far the two lie apart, as shares of traffic, is the second result: intervals that smear bursts to several
+    times their length say little about what these met.
+
+    >>> a = np.array
+    >>> [v.round(3).tolist() for v in held_to_duty(a([0.1, 0.1, 0.1]), a([0.2, 0.4, 0.4]), a([0.2, 0.2, 0.1]))]
+    [[0.1, 0.062, 0.044], [0.0, 0.25, 0.75]]
+    """
+    by_share, by_time = x * np.minimum(c / np.maximum(smeared, 1e-6), 1.0), np.minimum(x, c)
+    return by_share + _BY_TIME * (by_time - by_share), (by_time - by_share) / np.maximum(c, 1e-6)
 
 
 def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array, room: Array) -> Verdicts:

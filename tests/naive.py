@@ -288,6 +288,18 @@ def busy_deficit(power: float, low: float, high: float, idle: float, still: floa
     return min(1.0, clip((missing - 0.05) / 0.9) / max(0.05, 1 - still))
 
 
+def tellable(still: float, stall: float) -> float:
+    """A reading's time without a kernel: all of it up to a stall of .2, none of it from .5 on."""
+    return still * clip((0.5 - stall) / 0.3)
+
+
+def held_to_duty(x: float, smeared: float, c: float) -> tuple[float, float]:
+    """A quarter of the way from the exposed share of traffic to the exposed time, both as shares of time; their distance."""
+    by_share = x / smeared * min(c, smeared)
+    by_time = min(x, c)
+    return 0.75 * by_share + 0.25 * by_time, (by_time - by_share) / c
+
+
 def room(power: Numbers, high: float, limit: float) -> float:
     """The share x for which compute at the highest level and a transfer at .55 of it have the mean of power."""
     top = max(high, 0.97 * limit)

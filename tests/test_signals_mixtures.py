@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter import routes
 from exporter.signals import duty, kernel_gap, levels, pairing_bounds
 from exporter.signals.compute_level import compute_level, room
 from tests import naive
@@ -169,6 +170,32 @@ def test_time_without_a_kernel_is_not_counted_against_traffic_placed_by_chance()
     assert float(pairing_bounds.independent(pairing_bounds.deficit(power, *levels_of), tau)) > 0.4
     netted = pairing_bounds.busy_deficit(power, *levels_of, np.array(100.0), still)
     assert float(pairing_bounds.independent(netted, tau)) == pytest.approx(0.0, abs=1e-9)
+
+
+@given(st.lists(share, min_size=1, max_size=30), share)
+def test_what_power_can_tell_of_time_without_a_kernel_equals_its_slow_twin(still: list[float], stall: float) -> None:
+    got = pairing_bounds.tellable(np.array(still), np.array(stall))
+    np.testing.assert_allclose(got, [naive.tellable(s, stall) for s in still], atol=1e-9)
+
+
+@pytest.mark.parametrize(("stall", "low", "high"), [(0.1, 0.0, 0.02), (0.6, 0.9, 1.0)])
+def test_time_without_a_kernel_lies_on_top_of_traffic_only_in_jobs_that_mostly_stall(
+    stall: float, low: float, high: float
+) -> None:
+    still = np.tile([2 * stall, 0.0] if stall < 0.5 else [stall, stall], 300)  # the rest computes, with traffic beside it
+    power = 100 * still + 500 * (1 - still)
+    tau = 0.1 * (1 - still)
+    levels_of = (np.array(210.0), np.array(500.0))
+    ran = pairing_bounds.filled(power, levels_of[1], np.array(100.0), pairing_bounds.tellable(still, np.array(stall)))
+    exposed = float(pairing_bounds.together(pairing_bounds.deficit(ran, *levels_of), tau, pairing_bounds.neighbours(tau)))
+    assert low <= exposed <= high
+
+
+@given(share, st.floats(0.01, 1), st.floats(0.01, 1))
+def test_a_resolved_rhythm_is_held_to_its_duty_like_its_slow_twin(part: float, smeared: float, c: float) -> None:
+    got = routes.held_to_duty(*(np.array([v]) for v in (part * smeared, smeared, c)))
+    assert [float(v[0]) for v in got] == pytest.approx(naive.held_to_duty(part * smeared, smeared, c), abs=1e-9)
+    assert 0.0 <= got[0] <= min(part * smeared, c) + 1e-9
 
 
 @given(st.lists(st.floats(80, 700), min_size=1, max_size=30), st.floats(300, 700), st.floats(300, 700))

@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.duty import ramp
 from exporter.signals.overlap import mean, or_zero
 
 Array = NDArray[np.float64]
 
 NARROW, WIDE = (0.05, 0.9), (0.3, 0.4)  # dead zone and span of the deficit: a wide one swallows small deficits of mixtures
 _ANY = 0.05  # of a reading with a kernel, at least
+_STALLED, _STALLED_SPAN = 0.2, 0.3  # share of time without a kernel: what is left beside much of it is noise
 
 
 def deficit(power: Array, low: Array, high: Array, zone: tuple[float, float] = NARROW) -> Array:
@@ -39,8 +41,29 @@ def busy_deficit(power: Array, low: Array, high: Array, idle: Array, still: Arra
     >>> busy_deficit(a([300.0, 150.0, 450.0]), a(200.0), a(500.0), a(100.0), a([0.5, 0.5, 0.0])).round(2).tolist()
     [0.0, 1.0, 0.13]
     """
-    filled = power + still * np.maximum(high - idle, 0.0)[..., None]
-    return np.minimum(deficit(filled, low, high) / np.maximum(1 - still, _ANY), 1.0)
+    return np.minimum(deficit(filled(power, high, idle, still), low, high) / np.maximum(1 - still, _ANY), 1.0)
+
+
+def filled(power: Array, high: Array, idle: Array, still: Array) -> Array:
+    """Power [..., n] W as if compute had run in the time without a kernel too; the rest as in `busy_deficit`.
+
+    >>> filled(np.array([300.0, 500.0]), np.array(500.0), np.array(100.0), np.array([0.5, 0.0])).tolist()
+    [500.0, 500.0]
+    """
+    out: Array = power + still * np.maximum(high - idle, 0.0)[..., None]
+    return out
+
+
+def tellable(still: Array, stall: Array) -> Array:
+    """Share of each reading [..., n] without a kernel, as far as power can tell it from exposed transfers.
+
+    All of it in a job that stalls little; none in one that stalls half of the time [...] or more: utilisation and power cover
+    different stretches, and what one leaves of the other is then noise.
+
+    >>> tellable(np.full((3, 1), 0.4), np.array([0.1, 0.35, 0.6])).round(2).ravel().tolist()
+    [0.4, 0.2, 0.0]
+    """
+    return still * (1 - ramp(stall, _STALLED, _STALLED_SPAN))[..., None]
 
 
 def neighbours(x: Array) -> Array:
