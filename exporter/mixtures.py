@@ -89,21 +89,20 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
         x = np.minimum(duty.known * e * share + (1 - duty.known) * unknown, ceiling)
         return np.minimum(1.0, x / np.maximum(share, 1e-9))
 
-    def lacking(high: Array) -> Array:
-        return pairing_bounds.deficit(power, transfer(high), high)
+    def by_chance(low: Array, high: Array) -> Array:
+        return pairing_bounds.independent(pairing_bounds.busy_deficit(power, low, high, idle, still), tau)
 
-    def by_chance(high: Array) -> Array:
-        return pairing_bounds.independent(pairing_bounds.busy_deficit(power, transfer(high), high, idle, still), tau)
-
-    lack, smooth = lacking(watts), pairing_bounds.neighbours(tau)
-    ran, lone = pairing_bounds.filled(power, watts, idle, pairing_bounds.tellable(still, stall)), transfer(watts)
+    lone, smooth = transfer(watts), pairing_bounds.neighbours(tau)
+    ran = pairing_bounds.filled(power, watts, idle, pairing_bounds.tellable(still, stall))
     whole = pairing_bounds.together(pairing_bounds.deficit(ran, lone, watts), tau, smooth)
-    chance = by_chance(watts)
+    chance = by_chance(lone, watts)
     e = within(pairing_bounds.likely(whole, chance), watts, c)
-    least_whole = pairing_bounds.together(lacking(high_watts), tau_least, pairing_bounds.neighbours(tau_least))
+    most_lack = pairing_bounds.deficit(power, transfer(high_watts), high_watts)
+    least_whole = pairing_bounds.together(most_lack, tau_least, pairing_bounds.neighbours(tau_least))
     wide_whole = pairing_bounds.together(pairing_bounds.deficit(ran, lone, watts, pairing_bounds.WIDE), tau, smooth)
+    low_chance = by_chance(transfer(low_watts), low_watts)
     others = np.stack([e, within(whole, watts, c), within(chance, watts, c), within(least_whole, high_watts, least),
-                       within(wide_whole, watts, c), within(by_chance(low_watts), low_watts, c)])  # fmt: skip
+                       within(wide_whole, watts, c), within(low_chance, low_watts, c)])  # fmt: skip
     below, above = others.min(axis=0), others.max(axis=0)
     margin = _MARGIN + _FEW / np.maximum(c, 1e-3)
     shown = [{"plain": 0.0, "seen": f.watts, "inferred": f.low}[f.certainty] for f in found]
@@ -112,7 +111,8 @@ def mixtures(t: Array, power: Array, utilization: Array, presence: Array, duty: 
         width=np.minimum(1.0, _DECIDES * (above - below) + 2 * margin), communication=c, stall=stall, gap=gap(watts),
         watts=watts,
         lowest_watts=np.array(shown),
-        depth=(watts[:, None] - power) / np.maximum(watts - lone, 1e-9)[:, None], lack=lack, tau=tau,
+        depth=(watts[:, None] - power) / np.maximum(watts - lone, 1e-9)[:, None],
+        lack=pairing_bounds.deficit(power, lone, watts), tau=tau,
     )  # fmt: skip
 
 
