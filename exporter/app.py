@@ -16,6 +16,7 @@ from exporter import __version__, config, logs
 from exporter.clock import SystemClock
 from exporter.config import Config, ConfigError
 from exporter.daemon import Daemon, Feed
+from exporter.heap import keep_freed_memory
 from exporter.incidents import Incidents
 from exporter.live import LiveFeed
 from exporter.model import Event, OneLineError
@@ -100,6 +101,7 @@ def _run(
     settings: Config, file: str | None, flags: Mapping[str, Any], feed: Feed, mode: str, clock: SystemClock, say: str = ""
 ) -> str:
     """Serve a feed until told to stop; the address that it was at."""
+    keep_freed_memory()
     session = Session(settings.analysis_windows_seconds, settings.analysis_verdict_window_seconds)
     switch = ReleaseSwitch(feed) if isinstance(feed, LiveFeed) else None
     directory = settings.recorder_directory

@@ -58,7 +58,7 @@ RULES = {
     SUPERVISOR: "model clock wire announcements",
     "metrics self_metrics family labels": "__init__ model quantities",
     "collector": "metrics family labels model",
-    "release": "",
+    "release heap": "",
     "waveform": "model",
     "scope": "model waveform signals",
     "trend": "model",
