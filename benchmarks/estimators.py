@@ -82,13 +82,14 @@ def case_of(kind: str, series: Series, inventory: Inventory, analyzer: Analyzer,
     traffic = np.where(inside, readings.traffic.sum(axis=0), np.nan)[:1]
     fine_inside = (readings.fine_t > at_s - window_s) & (readings.fine_t <= at_s)
     fine = np.where(fine_inside, readings.fine.sum(axis=0), np.nan)[:1]
-    low, high = levels.traffic_levels(levels.ordered(fine))
+    low, high = levels.traffic_levels(fine)
     scaled, fine_scaled = levels.presence(traffic, low, high), levels.presence(fine, low, high)
     with np.errstate(invalid="ignore"):
         on = scaled > overlap.ON
-    first = resolved(power, np.where(inside, readings.utilization, np.nan)[:1], levels.soft_presence(scaled), on,
-                     correlation.pearson(power, traffic), np.array([np.nan]), np.zeros(1), readings.step_s[:1], fine_scaled,
-                     readings.fine_step_s[:1], readings.fine_length_s[:1])  # fmt: skip
+    first = resolved(power, levels.quantiles(power, (0.95,))[0], np.where(inside, readings.utilization, np.nan)[:1],
+                     levels.soft_presence(scaled), on, correlation.pearson(power, traffic), np.array([np.nan]), np.zeros(1),
+                     readings.step_s[:1], fine_scaled, levels.soft_presence(fine_scaled), readings.fine_step_s[:1],
+                     readings.fine_length_s[:1])  # fmt: skip
     health = float(overlap.health(first.exposed, first.communication)[0])
     known = ~np.isnan(power[0]) & ~np.isnan(traffic[0])
     return Case(kind, exposed, communication, wait, said, None if math.isnan(health) else health, power[0, known],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from exporter.memories import SELF_TEST_S, GpuMemory
 from exporter.model import PHASES, Device, Inventory, OverlapAnalysis, SensorRefresh, Series
 from exporter.readings import Counter, Readings, floor_of, gather, known_refresh
-from exporter.resolution import SLOW_S, held_to_sensors
+from exporter.resolution import SLOW_S, held_to_sensors, resolution_of
 from exporter.rhythm import period_of
 from exporter.shares import IDLE_RUN_S, MIN_COVERAGE, Shares, idle_seconds, shares_of
 from exporter.signals import rates, sensor
@@ -67,8 +66,9 @@ class Analyzer:
         verdict_s = self._verdict_window_s
         readings, idle_s = self._read(series, inventory, t_s, max([*due, verdict_s]))
         shares = {w: self._shares(readings, idle_s, t_s, w) for w in dict.fromkeys((*due, verdict_s))}
-        steps_s = self._learn_periods(series, inventory, readings, shares[verdict_s], t_s)
-        verdicts = {w: self._verdicts(readings, shares[w], inventory, t_s, w, steps_s) for w in shares}
+        shared = shared_devices(inventory)
+        steps_s = self._learn_periods(series, shared, readings, shares[verdict_s], t_s)
+        verdicts = {w: self._verdicts(readings, shares[w], inventory, shared, t_s, w, steps_s) for w in shares}
         for window_s in due:
             self._last.update(((a.gpu_id, window_s), a) for a in verdicts[window_s])
         self._book(readings, idle_s, shares[verdict_s], [a.state for a in verdicts[verdict_s]], second)
@@ -83,10 +83,11 @@ class Analyzer:
         windows_s, verdict_s = tuple(windows_s), self._verdict_window_s
         readings, idle_s = self._read(series, inventory, t_s, max(*windows_s, verdict_s))
         shares = {w: self._shares(readings, idle_s, t_s, w) for w in (*windows_s, verdict_s)}
+        shared = shared_devices(inventory)
         steps_s = [
-            self._step_period(series, inventory, readings, shares[verdict_s], t_s, g) for g in range(len(readings.gpus))
+            self._step_period(series, shared, readings, shares[verdict_s], t_s, g) for g in range(len(readings.gpus))
         ]
-        per_window = [self._verdicts(readings, shares[w], inventory, t_s, w, steps_s) for w in windows_s]
+        per_window = [self._verdicts(readings, shares[w], inventory, shared, t_s, w, steps_s) for w in windows_s]
         return tuple(a for of_gpu in zip(*per_window, strict=True) for a in of_gpu)
 
     @property
@@ -156,7 +157,7 @@ class Analyzer:
             )
 
     def _learn_periods(
-        self, series: Series, inventory: Inventory, readings: Readings, shares: Shares, t_s: float
+        self, series: Series, shared: Mapping[str, str], readings: Readings, shares: Shares, t_s: float
     ) -> list[float | None]:
         """The step period of each GPU: looked for in turn, less often once it is settled, and at once where none is known."""
         for g, gpu in enumerate(readings.gpus):
@@ -164,28 +165,28 @@ class Analyzer:
             its_turn = (round(t_s) - g) % (_LEARN_EVERY_S * (_SETTLED_TURNS if memory.settled else 1)) == 0
             covered = shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s
             if covered and (its_turn or not memory.looked(t_s - _SETTLED_TURNS * _LEARN_EVERY_S, t_s)):
-                memory.periods.append((t_s, self._period(series, inventory, readings, shares, g)))
+                memory.periods.append((t_s, self._period(series, shared, readings, shares, g)))
         return [self._memories[gpu.id].period(t_s) for gpu in readings.gpus]
 
     def _step_period(
-        self, series: Series, inventory: Inventory, readings: Readings, shares: Shares, t_s: float, g: int
+        self, series: Series, shared: Mapping[str, str], readings: Readings, shares: Shares, t_s: float, g: int
     ) -> float | None:
         """The step period of GPU number g at a named instant: what is remembered, if that is not old."""
         memory = self._memories.get(readings.gpus[g].id, GpuMemory())
         if memory.looked(t_s - _SETTLED_TURNS * _LEARN_EVERY_S, t_s):
             return memory.period(t_s)
-        step_s = self._period(series, inventory, readings, shares, g)
+        step_s = self._period(series, shared, readings, shares, g)
         return None if math.isnan(step_s) else step_s
 
-    def _period(self, series: Series, inventory: Inventory, readings: Readings, shares: Shares, g: int) -> float:
+    def _period(self, series: Series, shared: Mapping[str, str], readings: Readings, shares: Shares, g: int) -> float:
         """The step period that GPU number g shows in the verdict window, seconds; NaN without.
 
         While the window fills, what repeats may be a part of a step that has not been seen three times yet.
         """
         if not shares.covered_s[g] >= MIN_COVERAGE * self._verdict_window_s:
             return math.nan
-        memory = self._memories.get(readings.gpus[g].id, GpuMemory())
-        return period_of(series, readings, shares, g, readings.gpus[g].id in shared_devices(inventory), memory)
+        gpu_id = readings.gpus[g].id
+        return period_of(series, readings, shares, g, gpu_id in shared, self._memories.get(gpu_id, GpuMemory()))
 
     def _read(self, series: Series, inventory: Inventory, t_s: float, window_s: float) -> tuple[Readings, Array]:
         unknown = GpuMemory()
@@ -200,28 +201,29 @@ class Analyzer:
         return shares_of(readings, idle_s, remembered, seen, _limits(readings.gpus), t_s, window_s)
 
     def _verdicts(
-        self, readings: Readings, shares: Shares, inventory: Inventory, t_s: float, window_s: float,
-        steps_s: Sequence[float | None],
+        self, readings: Readings, shares: Shares, inventory: Inventory, shared: Mapping[str, str], t_s: float,
+        window_s: float, steps_s: Sequence[float | None],
     ) -> list[OverlapAnalysis]:  # fmt: skip
         """The verdicts on a window; steps_s [g]: the step periods at its end."""
-        shared = shared_devices(inventory)
         out = []
         for g, gpu in enumerate(readings.gpus):
-            a = verdict(gpu, g, shares, readings.sensors[g], readings.silent[g], gpu.id in shared, t_s, window_s)
-            known = a.state not in ("no_data", "idle")
-            slowest = max(
-                (d for k in inventory.links if k.gpu_id == gpu.id for d in inventory.devices if d.id == k.device_id),
-                key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None,
-            )
+            sensor, step_s = readings.sensors[g], steps_s[g]
             bytes_s, poll_s = float(readings.fine_length_s[g]), float(readings.step_s[g])
-            left = 1.0
+            left, slowest = 1.0, None
             if bytes_s >= SLOW_S:
-                left = survival(shares.power[g], poll_s, poll_s, bytes_s)
-            elif readings.sensors[g].window_s >= SLOW_S:
-                left = survival(shares.flow[g], float(readings.fine_step_s[g]), bytes_s, readings.sensors[g].window_s)
-            a = held_to_sensors(a, readings.sensors[g], bytes_s, steps_s[g], left, slowest)
-            out.append(replace(a, step_period_s=steps_s[g]) if known else a)
+                left, slowest = survival(shares.power[g], poll_s, poll_s, bytes_s), self._slowest(inventory, gpu.id)
+            elif sensor.window_s >= SLOW_S:
+                left = survival(shares.flow[g], float(readings.fine_step_s[g]), bytes_s, sensor.window_s)
+            a = verdict(gpu, g, shares, sensor, readings.silent[g], gpu.id in shared, t_s, window_s, step_s,
+                        resolution_of(sensor, bytes_s))  # fmt: skip
+            out.append(held_to_sensors(a, sensor, bytes_s, step_s, left, slowest))
         return out
+
+    def _slowest(self, inventory: Inventory, gpu_id: str) -> Device | None:
+        """The linked device whose byte counter takes new values most rarely."""
+        linked = {link.device_id for link in inventory.links if link.gpu_id == gpu_id}
+        found = (device for device in inventory.devices if device.id in linked)
+        return max(found, key=lambda d: self._counters.get(d.id, Counter()).refresh_s or 0.0, default=None)
 
     def _remember(self, readings: Readings, idle_s: Array, shares: Shares, t_s: float, window_s: float) -> None:
         """The compute level of the job, forgotten when the GPU has been idle for 15 s; that of the board, kept."""
@@ -279,7 +281,7 @@ def phase_shares(shares: Shares, g: int, state: str, idle_s: Array, end_s: float
     exposed = min(exposed, max(present, moving))
     left = max(0.0, float(lack.mean()) - exposed)
     overlapped = max(0.0, min(moving, 1.0 - left) - exposed)
-    stall, wait = float(np.nan_to_num(shares.stall[g])), float(shares.wait[g])
+    stall, wait = float(shares.stall[g]), float(shares.wait[g])
     stalled = left * stall / (stall + wait) if stall > 0 else 0.0
     for phase, share in (
         ("exposed", exposed), ("overlapped", overlapped), ("stall", stalled), ("wait", left - stalled),

@@ -23,6 +23,8 @@ def increase(series: Series, channel: str, start_s: float, end_s: float) -> tupl
     (6.0, 3.0)
     """
     t, value = series.series(channel, start_s, end_s)
+    if len(t) > 1 and (value[1:] >= value[:-1]).all():
+        return float(value[-1] - value[0]), float(t[-1] - t[0])
     steps = value[1:] - value[:-1]
     if np.isnan(steps).any() or len(t) < 2:
         known = ~np.isnan(value)
@@ -43,6 +45,8 @@ def latest(series: Series, channel: str, t_s: float, age_s: float) -> float | No
     5.0
     """
     _, value = series.series(channel, t_s - age_s, t_s)
+    if len(value) and value[-1] == value[-1]:
+        return float(value[-1])
     for newest in value[::-1].tolist():
         if newest == newest:
             return float(newest)

@@ -7,6 +7,7 @@ device said before it went is kept for the flight recorder alone. Nothing here k
 
 from __future__ import annotations
 
+import builtins
 import math
 import threading
 from bisect import bisect_left
@@ -53,6 +54,8 @@ class Ring:
         self._v = np.empty((channels, _ROOM))
         self._begin = 0
         self._end = 0
+        self._asked: tuple[float, float, int, int] | None = None  # the channels of a device are asked for one after the other
+        self._found = (slice(0), _EMPTY)
 
     def append(self, t_s: float, values: Sequence[float]) -> bool:
         """Add one reading; False where its time is not after the last one."""
@@ -75,16 +78,26 @@ class Ring:
         self._t, self._v, self._begin, self._end = t, v, 0, kept
 
     def slice(self, row: int, start_s: float, end_s: float) -> tuple[Array, Array]:
-        """Views of times and values of one channel with start_s < t <= end_s. Appending never changes them."""
-        t = self._t[self._begin : self._end]
-        i, j = t.searchsorted((start_s, end_s), side="right").tolist()
-        return t[i:j], self._v[row, self._begin + i : self._begin + j]
+        """Views of times and values of one channel with start_s < t <= end_s. Appending never changes them.
+
+        Channels of one ring have the very same times: `is` tells.
+        """
+        where, t = self._between(start_s, end_s)
+        return t, self._v[row, where]
 
     def cut(self, start_s: float, end_s: float) -> tuple[Array, Array]:
         """Views of times [n] and of all channels [channel, n] with start_s < t <= end_s. Appending never changes them."""
-        t = self._t[self._begin : self._end]
-        i, j = t.searchsorted((start_s, end_s), side="right").tolist()
-        return t[i:j], self._v[:, self._begin + i : self._begin + j]
+        where, t = self._between(start_s, end_s)
+        return t, self._v[:, where]
+
+    def _between(self, start_s: float, end_s: float) -> tuple[builtins.slice, Array]:
+        """Where the readings with start_s < t <= end_s are, and their times."""
+        asked = (start_s, end_s, self._begin, self._end)
+        if self._asked != asked:
+            i, j = self._t[self._begin : self._end].searchsorted((start_s, end_s), side="right").tolist()
+            where = slice(self._begin + i, self._begin + j)
+            self._asked, self._found = asked, (where, self._t[where])
+        return self._found
 
     @property
     def newest_s(self) -> float:

@@ -75,7 +75,7 @@ class Readings:
     fine_step_s: Array  # [g]
     fine_length_s: Array  # [g]
     pair_t: Array  # [g, k] s, middle of two reads a few milliseconds apart
-    pair: Array  # [f, g, k] bytes/s between them
+    pair: Array  # [f, g, k] bytes/s between them; NaN on a fabric without such reads
     tile_t: Array  # [g, q] s, end of the stretch over which GPM averaged
     kernel_busy: Array  # [g, q] ratio
     sm_activity: Array  # [g, q] ratio
@@ -119,8 +119,10 @@ def flows_of(series: Series, inventory: Inventory, start_s: float, end_s: float,
         done, unknown = rates.flow(t, sent, received, longest_s)
         slow = counter.stale or slow_s > interval_s
         pairs = np.empty(0, dtype=np.intp) if slow else rates.pairs(t, interval_s)
-        if len(pairs) and counter.close_s > SLOW_COUNTER * float(np.sort(t[pairs + 1] - t[pairs])[len(pairs) // 2]):
-            pairs = pairs[:0]  # the counter stands still in some pairs and jumps in others
+        if counter.close_s > 0 and len(pairs):
+            apart_s = float(np.sort(t[pairs + 1] - t[pairs])[len(pairs) // 2])
+            if counter.close_s > SLOW_COUNTER * apart_s:
+                pairs = pairs[:0]  # the counter stands still in some pairs and jumps in others
         device = devices.get(device_id)
         line = math.nan if device is None or path == "nvlink" else device.rate_bytes_per_s or math.nan
         flows[device_id, path] = Flow(t, done, unknown, max(interval_s, slow_s), floor_of(device, path), line, pairs)
@@ -185,7 +187,8 @@ def gather(series: Series, inventory: Inventory, start_s: float, end_s: float, s
         if alignment.polled_fast(poll_s, sensor.refresh_s):
             kept = alignment.fresh(t, power, sensor.refresh_s)
             t, power, busy, age_s = t[kept], power[kept], busy[kept], age_s[kept]
-        step_s[g] = rates.poll_interval(t)
+            poll_s = rates.poll_interval(t)
+        step_s[g] = poll_s
         grid = _fine_grid([f for of_path in mine.values() for f in of_path])
         fine_step_s[g], fine_length_s[g] = grid.every_s, grid.length_s
         pair_begin, pair_end = _pair_times([f for of_path in mine.values() for f in of_path])
@@ -229,17 +232,17 @@ def activity_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tu
 
 
 def _pair_times(flows: list[Flow]) -> tuple[Array, Array]:
-    """Begin and end [k] of the pairs of the device that has most; empty where one device has none."""
-    if not flows or not all(len(flow.pairs) for flow in flows):
+    """Begin and end [k] of the pairs of the device that has most; empty where no device has any."""
+    most = max(flows, key=lambda flow: len(flow.pairs), default=None)
+    if most is None or not len(most.pairs):
         return np.empty(0), np.empty(0)
-    most = max(flows, key=lambda flow: len(flow.pairs))
     return most.t[most.pairs], most.t[most.pairs + 1]
 
 
 def _at_pairs(flow: Flow, begin: Array, end: Array) -> Array:
     """Rate in the flow's own pair next to each of these; NaN where it has none within half a poll."""
-    if len(begin) == 0:
-        return np.empty(0)
+    if len(begin) == 0 or len(flow.pairs) == 0:
+        return np.full(len(begin), np.nan)
     own = (flow.t[flow.pairs] + flow.t[flow.pairs + 1]) / 2
     middle = (begin + end) / 2
     near = np.clip(np.searchsorted(own, middle), 1, max(len(own) - 1, 1))

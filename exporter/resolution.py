@@ -20,20 +20,24 @@ _LEFT = 0.7  # of the variance of a rhythm is left after averaging over a quarte
 _JUDGED = ("overlapped", "partial", "serialized", "stalled")
 
 
+def resolution_of(sensor: Sensor, bytes_s: float) -> float:
+    """The shortest period that the sensors of a GPU resolve, seconds. bytes_s: how long bytes mean nothing (NaN: no bytes)."""
+    return WINDOWS * max(sensor.window_s, _slow(bytes_s))
+
+
 def held_to_sensors(
     a: OverlapAnalysis, sensor: Sensor, bytes_s: float, step_s: float | None, left: float, slowest: Device | None = None
 ) -> OverlapAnalysis:
-    """The verdict with the resolution of all sensors; unobservable where the job's rhythm is finer than that.
+    """The verdict; unobservable where the job's rhythm is finer than all sensors together resolve.
 
     bytes_s: over how long a stretch bytes mean anything at best (NaN: no bytes); step_s: the step period, None without
     one: then a slow sensor is held to the rhythm of the other, faster one, of whose variance `left` is left after averaging
     over the window, or the refresh, of the slow one. slowest: the port whose counter is that slow, for the reason.
     """
-    by_bytes_s = bytes_s if bytes_s >= SLOW_S else 0.0
-    resolution_s = WINDOWS * max(sensor.window_s, by_bytes_s)
-    a = replace(a, resolution_s=resolution_s)
+    by_bytes_s = _slow(bytes_s)
     if a.state not in _JUDGED or max(sensor.window_s, by_bytes_s) < SLOW_S or a.communication is None:
         return a
+    resolution_s = resolution_of(sensor, bytes_s)
     seen = step_s / resolution_s if step_s is not None else left / _LEFT
     if seen >= _NEARLY:
         return a
@@ -42,6 +46,10 @@ def held_to_sensors(
         exposed_low=0.0, exposed_high=max(a.exposed_high or 0.0, a.communication),
         observability=min(a.observability if a.observability is not None else 1.0, 0.5 * seen),
     )
+
+
+def _slow(bytes_s: float) -> float:
+    return bytes_s if bytes_s >= SLOW_S else 0.0
 
 
 def _reason(sensor: Sensor, by_bytes_s: float, resolution_s: float, slowest: Device | None) -> str:

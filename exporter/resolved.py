@@ -32,14 +32,15 @@ class Resolved:
     power_high: Array  # W
 
 
-def resolved(power: Array, utilization: Array, tau: Array, on: NDArray[np.bool_], r: Array, remembered: Array, floor: Array,
-             step_s: Array, fine_presence: Array, fine_step_s: Array, fine_length_s: Array) -> Resolved:  # fmt: skip
+def resolved(power: Array, top: Array, utilization: Array, tau: Array, on: NDArray[np.bool_], r: Array, remembered: Array,
+             floor: Array, step_s: Array, fine_presence: Array, fine_tau: Array, fine_step_s: Array,
+             fine_length_s: Array) -> Resolved:  # fmt: skip
     """Shares of a rhythm that the readings resolve.
 
-    power, utilization, tau, on [g, n] (presence of traffic, soft and plain), fine_presence [g, m]; r correlation,
-    remembered and floor [g] W of the compute level, step_s and the rest [g]. O(n log n).
+    power, utilization, tau, on [g, n] (presence of traffic, soft and plain), fine_presence and fine_tau (soft) [g, m]; top
+    q95 of power, r correlation, remembered and floor [g] W of the compute level, step_s and the rest [g]. O(n).
     """
-    p_low, p_high = levels.power_levels(power, on, np.fmax(remembered, floor / levels.MEMORY_SHARE))
+    p_low, p_high = levels.power_levels(power, on, np.fmax(remembered, floor / levels.MEMORY_SHARE), top)
     lack = levels.deficit(power, p_low, p_high)
     has_traffic = np.asarray(~np.isnan(tau).all(axis=-1))
     paired = np.where(has_traffic[:, None] & np.isnan(tau), np.nan, lack)
@@ -50,5 +51,5 @@ def resolved(power: Array, utilization: Array, tau: Array, on: NDArray[np.bool_]
     given_x, given_low = np.where(has_traffic, likely_x, 0.0), np.where(has_traffic, low, 0.0)
     x, stall, _ = overlap.split(given_x, given_low, noncompute, overlap.mean(utilization))
     x = np.where(has_traffic, x, np.nan)
-    raw_c = overlap.communication(fine_presence, levels.soft_presence(fine_presence), fine_step_s, fine_length_s)
+    raw_c = overlap.communication(fine_presence, fine_tau, fine_step_s, fine_length_s)
     return Resolved(x, np.fmin(low, x), np.fmax(high, x), np.fmax(raw_c, x), stall, noncompute, lack, tau, p_low, p_high)

@@ -20,10 +20,9 @@ from exporter.mixtures import Mixtures, mixtures
 from exporter.resolved import Resolved, resolved
 from exporter.signals import kernel_gap
 from exporter.signals.compute_level import room
-from exporter.signals.correlation import variation
 from exporter.signals.duty import Duty, dispersion, ramp, scaled_to
-from exporter.signals.levels import quantiles, soft_presence
-from exporter.signals.overlap import counted, mean, or_zero
+from exporter.signals.levels import soft_presence
+from exporter.signals.overlap import counted, mean, or_zero, to_unit
 from exporter.traffic import Traffic
 
 Array = NDArray[np.float64]
@@ -41,7 +40,7 @@ _APART = 2.5  # by which the distance of the two counts as width: a third of tra
 _MIN_TILES = 50
 _WHOLE = 0.8  # of a byte interval
 _FAST_POLLS_S = 0.06  # flat traffic at longer intervals may be bursts that all of them hold alike
-FLAT_TRAFFIC, _FLAT_POWER = 0.15, 0.035  # standard deviation as a share of the mean
+FLAT_TRAFFIC, FLAT_POWER = 0.15, 0.035  # standard deviation as a share of the mean
 _STREAM = 0.85  # duty by pairs of reads from which on traffic is one stream
 
 
@@ -68,13 +67,16 @@ class Window:
 
     t: Array  # [g, n] s
     power: Array  # [g, n] W
+    top_watts: Array  # [g] q95 of it
     utilization: Array  # [g, n]
     soft: Array  # [g, n] soft presence of traffic between its levels
     on: Mask  # [g, n] plain presence
     fine: Array  # [g, m] presence between levels at the finest intervals
+    fine_soft: Array  # [g, m] soft presence
     traffic: Traffic
     tiles: Tiles
     correlation: Array
+    flat_power: Mask
     flat_traffic: Mask  # beside power
     limit_watts: Array
     remembered: Array
@@ -106,7 +108,7 @@ def resolved_weight(clear: Array, mixed: Mixtures, r: Array, still: Mask) -> Arr
     that is too fast for the polls of bytes. Flat power beside traffic that fast polls or pairs show as one stream has no
     rhythm, and is taken at its word.
     """
-    swings = ramp(dispersion(np.clip((mixed.depth - 0.15) / 0.7, 0.0, 1.0)), 0.7, 0.1)
+    swings = ramp(dispersion(to_unit((mixed.depth - 0.15) / 0.7)), 0.7, 0.1)
     falls = ramp(-or_zero(r), 0.2, 0.15)
     return np.where(still, 1.0, np.maximum(ramp(clear, 0.6, 0.2), swings * falls))
 
@@ -120,7 +122,7 @@ def judge(w: Window) -> tuple[Verdicts, Resolved]:
     mixed = mixtures(w.t, w.power, w.utilization, seen.beside, seen.duty, seen.polled, w.limit_watts, w.remembered)
     with np.errstate(invalid="ignore"):
         steady = np.where(seen.polled, w.fine_length_s < _FAST_POLLS_S, seen.duty.share > _STREAM)
-        still = steady & w.flat_traffic & np.asarray(variation(w.power) < _FLAT_POWER)
+        still = steady & w.flat_traffic & w.flat_power
     first = _first(w, np.where(still, 0.0, mixed.lowest_watts))
     part = np.where(seen.polled, POWER_WIDTH, PAIRED_WIDTH)
     limit = np.where(w.window_s >= _WHOLE * w.fine_length_s, OPEN_WIDTH + MIDDLE, part)
@@ -132,12 +134,12 @@ def judge(w: Window) -> tuple[Verdicts, Resolved]:
 
 
 def _room(w: Window) -> Array:
-    return room(w.power, quantiles(w.power, (0.95,))[0], w.limit_watts)
+    return room(w.power, w.top_watts, w.limit_watts)
 
 
 def _first(w: Window, floor_watts: Array) -> Resolved:
-    return resolved(w.power, w.utilization, w.soft, w.on, w.correlation, w.remembered, floor_watts, w.step_s,
-                    w.fine, w.fine_step_s, w.fine_length_s)  # fmt: skip
+    return resolved(w.power, w.top_watts, w.utilization, w.soft, w.on, w.correlation, w.remembered, floor_watts, w.step_s,
+                    w.fine, w.fine_soft, w.fine_step_s, w.fine_length_s)  # fmt: skip
 
 
 def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, polled: Mask, limit: Array) -> Verdicts:
@@ -156,8 +158,8 @@ def blend(mixed: Mixtures, first: Resolved, weight: Array, duty: Duty, polled: M
     x = (1 - w) * mixed.exposed * mixed.communication + w * x1
     c = np.maximum((1 - w) * mixed.communication + w * c1, x)
     e, e1 = np.minimum(x / np.maximum(c, 1e-9), 1.0), np.minimum(x1 / np.maximum(c1, 1e-9), 1.0)
-    low = np.clip(np.minimum((1 - w) * mixed.low + w * (e1 - RESOLVED_ERROR - _BY_TIME * apart), e), 0.0, 1.0)
-    high = np.clip(np.maximum((1 - w) * mixed.high + w * (e1 + RESOLVED_ERROR + (1 - _BY_TIME) * apart), e), 0.0, 1.0)
+    low = to_unit(np.minimum((1 - w) * mixed.low + w * (e1 - RESOLVED_ERROR - _BY_TIME * apart), e))
+    high = to_unit(np.maximum((1 - w) * mixed.high + w * (e1 + RESOLVED_ERROR + (1 - _BY_TIME) * apart), e))
     low = np.minimum(low, np.where(w > 0.5, first.low / np.maximum(c1, 1e-9), low))
     high = np.maximum(high, np.where(w > 0.5, np.minimum(first.high / np.maximum(c1, 1e-9), 1.0), high))
     least = (1 - w) * np.minimum((duty.low * (1 - duty.error) + c) / 2, c) + w * (0.9 * c - 0.025)
@@ -201,24 +203,22 @@ def by_activity(tiles: Tiles, duty: Duty, polled: Mask, t: Array, tile: Array, r
     """
     busy, presence = tiles.kernel_busy, np.maximum(tiles.presence, 0.0)
     activity = kernel_gap.compute_activity(busy, tiles.sm_activity, presence)
-    sharp = dispersion(soft_presence(np.clip(presence, 0.0, 1.0)))
+    sharp = dispersion(soft_presence(presence))
     duty = duty._replace(known=np.where(polled, np.maximum(duty.known, ramp(sharp, 0.7, 0.2)), duty.known))
-    c, least = duty.likely, duty.low
-    tau, tau_least, tau_most = (scaled_to(presence, share) for share in (c, least, duty.share))
-    lack = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio)
-    small = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio - activity.error)
-    large = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio + activity.error)
-    e = kernel_gap.exposed_share(lack, tau, c)
-    idle = kernel_gap.exposed_share(np.clip(lack + 1 - busy, 0.0, 1.0), tau, c)
+    c, ends = duty.likely, np.stack((duty.low, duty.share))
+    taus = scaled_to(presence, np.concatenate((c[None], ends)))
+    lacks = kernel_gap.gap(busy, tiles.sm_activity, activity.ratio + np.multiply.outer((0, -1, 1), activity.error))
+    tau, lack = taus[0], lacks[0]
+    e, idle = kernel_gap.exposed_share(np.stack((lack, to_unit(lack + 1 - busy))), tau, c)
     e = np.where(polled, e + 0.6 * (1 - duty.known) * (idle - e), e)
-    ends = ((tau_least, least), (tau_most, duty.share))
-    others = np.stack([e, *(kernel_gap.exposed_share(g, u, s) for g in (small, large) for u, s in ends)])
+    corners = kernel_gap.exposed_share(lacks[1:, None], taus[1:], ends)  # [2, 2, g]: activity, duty
+    others = np.concatenate((e[None], corners.reshape(4, -1)))
     below, above = others.min(axis=0), others.max(axis=0)
     gap = np.minimum(or_zero(mean(lack)), room)
     waits = or_zero(mean(np.maximum(lack - tau, 0.0))) / np.maximum(or_zero(mean(tau)), 1e-9)
     below = below - 0.7 * np.minimum(waits, e) * np.maximum(0.0, 1 - sharp / 0.3)
-    low = np.clip(e - 1.4 * (e - below) - 0.03 - 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
-    high = np.clip(e + 1.4 * (above - e) + 0.03 + 0.004 / np.maximum(c, 1e-3), 0.0, 1.0)
+    low = to_unit(e - 1.4 * (e - below) - 0.03 - 0.004 / np.maximum(c, 1e-3))
+    high = to_unit(e + 1.4 * (above - e) + 0.03 + 0.004 / np.maximum(c, 1e-3))
     high = np.maximum(np.minimum(high, (room + 0.02) / np.maximum(c, 1e-3)), low)
     off = duty.error * c + 0.004
     mean_busy = or_zero(mean(busy))

@@ -8,8 +8,9 @@ threshold says why it stands where it does; symptoms of raw readings are in `sym
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 from exporter.channels import increase, latest
@@ -19,7 +20,7 @@ from exporter.symptoms import STATE_AGE_S, WINDOW_S, LinkMemory, capped_power, c
 Answer = tuple[Evidence, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
     """All that the rules may look at, at one whole second."""
 
@@ -32,8 +33,11 @@ class Facts:
 
     def verdict(self, gpu_id: str) -> OverlapAnalysis | None:
         """What the verdict window says of a GPU."""
-        found = (a for a in self.analyses if a.gpu_id == gpu_id and a.window_s == self.verdict_window_s)
-        return next(found, None)
+        return self._verdicts.get(gpu_id)
+
+    @cached_property
+    def _verdicts(self) -> Mapping[str, OverlapAnalysis]:
+        return {a.gpu_id: a for a in self.analyses if a.window_s == self.verdict_window_s}
 
     def device(self, device_id: str) -> Device:
         """A device of the inventory; KeyError where it is not there."""

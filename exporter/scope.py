@@ -174,7 +174,7 @@ def _presence(traffic: Traffic, beside: dict[str, Array], inventory: Inventory, 
     out, most = np.zeros(count), 0.0
     best: tuple[str | None, float, float] = (None, math.nan, math.nan)
     for path, rate in fine.items():
-        low, high = (float(x[0]) for x in levels.traffic_levels(levels.ordered(rate[None])))
+        low, high = (float(x[0]) for x in levels.traffic_levels(rate[None]))
         if not high >= floors[path]:
             best = (path, math.nan, math.nan) if best[0] is None else best
             continue

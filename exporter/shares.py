@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from exporter import routes
 from exporter.readings import Readings
 from exporter.signals import correlation, levels, observability, overlap
-from exporter.signals.levels import Ordered
-from exporter.traffic import Bytes, traffic_of
+from exporter.traffic import Bytes, audible, loudest, traffic_of
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -85,13 +84,13 @@ def idle_seconds(readings: Readings, limit_watts: Array) -> Array:
     return out
 
 
-def _loud(readings: Readings, power: Array, traffic: Array, high: Array) -> Mask:
+def _loud(readings: Readings, power: Array, band: Array, traffic: Array, high: Array) -> Mask:
     """[f, g]: fabrics that carry communication: above the floor, or alternating with power that clearly falls."""
     with np.errstate(invalid="ignore"):
         loud = np.asarray(high >= readings.floor)
         quiet = ~loud & (high >= _QUIET_FLOOR * readings.floor)
         if quiet.any():
-            bottom, _, top = levels.quantiles(power, _ALL)
+            bottom, _, top = band
             falls = bottom < _QUIET_POWER * top
             r = correlation.pearson(np.broadcast_to(power, traffic.shape), traffic)
             loud |= quiet & falls & (r <= _QUIET_CORRELATION)
@@ -102,104 +101,105 @@ def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array,
               end_s: float, window_s: float) -> Shares:  # fmt: skip
     """The window (end_s - window_s, end_s]. remembered, seen, limit_watts [g] W, NaN where unknown. O(n log n)."""
     start_s = end_s - window_s
-    n = _columns(readings.t, start_s)
+    n, inside = _window(readings.t, start_s, end_s)
     t, power, busy = readings.t[:, n:], readings.power[:, n:], readings.utilization[:, n:]
-    with np.errstate(invalid="ignore"):
-        inside = (t > start_s) & (t <= end_s)
     idle = idle_s[:, n:] >= min(IDLE_RUN_S, 0.9 * window_s)
-    count = overlap.counted(inside & ~np.isnan(power))
-    run = inside & ~idle & ~np.isnan(power)
-    running = overlap.counted(run) / np.maximum(count, 1)
-    power = np.where(run, power, np.nan)
-    traffic = np.where(run, readings.traffic[..., n:], np.nan)
-    fine = _inside(readings.fine, readings.fine_t, idle, t, start_s, end_s)
+    seen_power = inside & ~np.isnan(power)
+    run = seen_power & ~idle
+    count, ran = overlap.counted(seen_power), overlap.counted(run)
+    power, traffic, busy = (_only(x, run) for x in (power, readings.traffic[..., n:], busy))
+    span = _Span(start_s, end_s, t, idle)
+    (fine,) = span.cut(readings.fine_t, readings.fine)
+    (pair,) = span.cut(readings.pair_t, readings.pair)
+    tile_t, tile_traffic, busy_tiles, active_tiles = span.cut(
+        readings.tile_t, readings.tile_t, readings.tile_traffic, readings.kernel_busy, readings.sm_activity
+    )
 
-    fine_ordered = levels.ordered(fine)
-    low, high = levels.traffic_levels(fine_ordered)
-    loud = _loud(readings, power, traffic, high)
-    scaled = _loudest(levels.presence(traffic, low, high), loud)
-    tau = levels.soft_presence(scaled)
+    band = levels.quantiles(power, _ALL)
+    low, high = levels.traffic_levels(fine)
+    loud = _loud(readings, power, band, traffic, high)
+    scaled, fine_scaled = (loudest(audible(levels.presence(x, low, high), loud)) for x in (traffic, fine))
+    tau, fine_tau = levels.soft_presence(scaled), levels.soft_presence(fine_scaled)
     has_fabric: Mask = np.asarray((~np.isnan(readings.floor)).any(axis=0))
-    known = overlap.counted(~np.isnan(np.where(has_fabric[:, None], traffic.sum(axis=0), np.nan)))
-    has_traffic = has_fabric & (known >= MIN_COVERAGE * overlap.counted(run)) & (known > 0)
-    tau = np.where(has_traffic[:, None], tau, np.nan)
+    known = traffic.shape[-1] - overlap.counted(np.isnan(traffic.sum(axis=0)))
+    has_traffic = has_fabric & (known >= MIN_COVERAGE * ran) & (known > 0)
+    tau = tau if has_traffic.all() else np.where(has_traffic[:, None], tau, np.nan)
 
     window_of = np.array([s.window_s for s in readings.sensors])
     beside, flow = scaled_flow(traffic, high, loud), scaled_flow(fine, high, loud)
-    r = correlation.pearson(power, beside)
-    fine_scaled = _loudest(levels.presence(fine, low, high), loud)
-    pair, tile_traffic, busy_tiles, active_tiles = (
-        _inside(x, t_of, idle, t, start_s, end_s)
-        for x, t_of in ((readings.pair, readings.pair_t),
-                        (readings.tile_traffic, readings.tile_t), (readings.kernel_busy, readings.tile_t),
-                        (readings.sm_activity, readings.tile_t))
-    )  # fmt: skip
-    seen_bytes = Bytes(beside=traffic, fine=fine, fine_ordered=fine_ordered, pair=pair, tiles=tile_traffic,
-                       line=readings.line, loud=loud, step_s=readings.fine_step_s, length_s=readings.fine_length_s)  # fmt: skip
+    swings = correlation.variation(power), correlation.variation(beside)
+    r = correlation.pearson(power, beside, swings)
+    seen_bytes = Bytes(beside=traffic, fine=fine, pair=pair, tiles=tile_traffic, line=readings.line, loud=loud,
+                       step_s=readings.fine_step_s, length_s=readings.fine_length_s)  # fmt: skip
     flowing = traffic_of(seen_bytes, low, high)
-    tile_t = readings.tile_t[:, _columns(readings.tile_t, start_s) :]
     with np.errstate(invalid="ignore"):
         on = (scaled > overlap.ON) & has_traffic[:, None]
-        flat_traffic = correlation.variation(beside) < routes.FLAT_TRAFFIC
+        flat_power, flat_traffic = swings[0] < routes.FLAT_POWER, swings[1] < routes.FLAT_TRAFFIC
     said, first = routes.judge(routes.Window(
-        t=t, power=power, utilization=np.where(run, busy, np.nan), soft=tau, on=on, fine=fine_scaled, traffic=flowing,
+        t=t, power=power, top_watts=band[2], utilization=busy, soft=tau, on=on, fine=fine_scaled, fine_soft=fine_tau,
+        traffic=flowing, correlation=r, flat_power=flat_power, flat_traffic=flat_traffic, limit_watts=limit_watts,
         tiles=routes.Tiles(t=tile_t, kernel_busy=busy_tiles, sm_activity=active_tiles, presence=flowing.tiles),
-        correlation=r, flat_traffic=flat_traffic, limit_watts=limit_watts, remembered=remembered, window_s=window_of,
-        step_s=readings.step_s, fine_step_s=readings.fine_step_s, fine_length_s=readings.fine_length_s))  # fmt: skip
+        remembered=remembered, window_s=window_of, step_s=readings.step_s, fine_step_s=readings.fine_step_s,
+        fine_length_s=readings.fine_length_s))  # fmt: skip
 
     visible, modulated = observability.observability(
-        flow, levels.soft_presence(fine_scaled), readings.fine_step_s, readings.fine_length_s, window_of, first.exposed,
+        flow, fine_tau, readings.fine_step_s, readings.fine_length_s, window_of, first.exposed,
         first.power_high, limit_watts, seen)  # fmt: skip
     visible = routes.observability(visible, said, window_of)
-    band = levels.quantiles(power, _ALL)
-    only = Ordered(fine_ordered.values[0], fine_ordered.known[0]) if len(fine) == 1 else None
-    together = only or levels.ordered(fine.sum(axis=0))
+    together = fine[0] if len(fine) == 1 else fine.sum(axis=0)
     x = np.where(has_traffic, said.exposed, np.nan)
     told = np.where(has_traffic[:, None], said.tau, np.nan)
     lack = np.where(has_traffic[:, None], said.lack, first.lack)
     gap = np.where(has_traffic | said.measured, said.gap, first.noncompute - overlap.or_zero(first.stall))
     stall = np.where(has_traffic | said.measured, said.stall, first.stall)
     return Shares(
-        covered_s=count * readings.step_s, readings=count, running=running, has_fabric=has_fabric, has_traffic=has_traffic,
-        communicates=has_traffic & loud.any(axis=0) & (said.communication >= 0.01),
+        covered_s=count * readings.step_s, readings=count, running=ran / np.maximum(count, 1), has_fabric=has_fabric,
+        has_traffic=has_traffic, communicates=has_traffic & loud.any(axis=0) & (said.communication >= 0.01),
         exposed=x, low=np.fmin(said.low, x), high=np.fmax(said.high, x), communication=np.fmax(said.communication, x),
         noncompute=gap + overlap.or_zero(stall), stall=stall, wait=np.maximum(0.0, gap - overlap.or_zero(x)), correlation=r,
         anticorrelation=correlation.anticorrelation(r, first.power_low, first.power_high, band[0]),
         observability=visible, resolved=said.resolved, modulated=modulated, window_s=window_of,
         raw_exposed=overlap.exposed(lack, told), raw_tau=overlap.mean(told),
         compute_watts=band[2], power_low=first.power_low, power_high=first.power_high, power_band=band,
-        traffic_band=np.where(has_fabric, together.quantiles(_ALL), np.nan),
+        traffic_band=np.where(has_fabric, levels.quantiles(together, _ALL), np.nan),
         t=t, lack=lack, tau=told, power=readings.power[:, n:], run=run, flow=flow,
     )  # fmt: skip
 
 
 def scaled_flow(traffic: Array, high: Array, loud: Mask) -> Array:
     """Traffic of the loud fabrics as shares of their high levels, the larger at each instant. [f, g, n] to [g, n]."""
-    return _loudest(levels.presence(traffic, 0.0 * high, high), loud)
+    return loudest(audible(levels.presence(traffic, 0.0 * high, high), loud))
 
 
-def _loudest(scaled: Array, loud: Mask) -> Array:
-    """The larger presence of the loud fabrics at each instant; NaN where one of them is missing. [f, g, n] to [g, n]."""
-    if len(scaled) == 0:
-        return np.zeros(scaled.shape[1:])
-    audible = scaled if loud.all() else np.where(loud[..., None], scaled, 0.0)
-    return np.asarray(audible.max(axis=0)) if len(audible) > 1 else audible[0]
+def _only(values: Array, wanted: Mask) -> Array:
+    """Values [..., n] where they are wanted [g, n], NaN elsewhere."""
+    return values if wanted.all() else np.where(wanted, values, np.nan)
 
 
-def _columns(t: Array, start_s: float) -> int:
-    """The first column that holds a reading of the window in any row."""
+def _window(t: Array, start_s: float, end_s: float) -> tuple[int, Mask]:
+    """The first column that holds a reading of the window in any row, and which from there on do, [g, n].
+
+    t [g, m] ascends in each row, NaN in front.
+    """
     with np.errstate(invalid="ignore"):
-        later = (t > start_s).any(axis=0)
-    return int(np.argmax(later)) if later.any() else t.shape[-1]
+        later = t > start_s
+        n = t.shape[-1] - int(overlap.counted(later).max(initial=0))
+        return n, later[:, n:] & (t[:, n:] <= end_s)
 
 
-def _inside(values: Array, t: Array, idle: Mask, idle_t: Array, start_s: float, end_s: float) -> Array:
-    """Values of the window and of the job's time, [..., g, m]; t [g, m]; idle [g, n] at idle_t."""
-    m = _columns(t, start_s)
-    t = t[:, m:]
-    with np.errstate(invalid="ignore"):
-        inside = (t > start_s) & (t <= end_s)
-    for g in np.flatnonzero(idle.any(axis=-1)):
-        known = ~np.isnan(idle_t[g])
-        inside[g] &= np.interp(t[g], idle_t[g, known], idle[g, known].astype(float)) < 0.5
-    return np.where(inside, values[..., m:], np.nan)
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The window (start_s, end_s] and which of its power readings, at t [g, n], are not the job's time."""
+
+    start_s: float
+    end_s: float
+    t: Array
+    idle: Mask
+
+    def cut(self, t: Array, *values: Array) -> list[Array]:
+        """Of each of the values [..., g, m] at t [g, m] what lies in the window and in the job's time; NaN elsewhere."""
+        m, inside = _window(t, self.start_s, self.end_s)
+        for g in np.flatnonzero(self.idle.any(axis=-1)):
+            known = ~np.isnan(self.t[g])
+            inside[g] &= np.interp(t[g, m:], self.t[g, known], self.idle[g, known].astype(float)) < 0.5
+        return [_only(x[..., m:], inside) for x in values]

@@ -185,7 +185,7 @@ def crumbs(series: Series, port: Device, t_s: float) -> tuple[Evidence, ...] | N
         return None
     polls = thin(t, poll_interval(t))
     t, sent = t[polls], sent[polls]
-    poll_s = float(np.median(np.diff(t)))
+    poll_s = poll_interval(t)
     every = max(1, round(_BLOCK_S / poll_s))
     t, sent = t[::every], sent[::every]
     moved = np.maximum(0.0, np.diff(sent))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from exporter.signals import duty as duties
 from exporter.signals import levels
 from exporter.signals.duty import Bursts, Duty
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import mean, to_unit
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -26,7 +26,6 @@ class Bytes:
 
     beside: Array  # [f, g, n] power readings
     fine: Array  # [f, g, m] finest intervals
-    fine_ordered: levels.Ordered
     pair: Array  # [f, g, k] two reads a few milliseconds apart
     tiles: Array  # [f, g, q] stretches of GPM
     line: Array  # [f, g] what the fabric can carry
@@ -52,16 +51,16 @@ def traffic_of(seen: Bytes, low: Array, high: Array) -> Traffic:
     fine, beside, tiles = (_presence(x, bursts, seen.loud) for x in (seen.fine, seen.beside, seen.tiles))
     duty = _polled(seen, bursts, fine)
     if told.any():
-        by_pairs = duties.paired(_loudest(_presence(seen.pair, bursts, seen.loud)), _loudest(fine), duty.least)
+        by_pairs = duties.paired(loudest(_presence(seen.pair, bursts, seen.loud)), loudest(fine), duty.least)
         duty = Duty(*(np.where(told, a, b) for a, b in zip(by_pairs, duty, strict=True)))
     on_or_off = _presence(seen.beside, smeared, seen.loud) if told.any() else beside
-    sharp = duties.dispersion(levels.soft_presence(np.clip(on_or_off, 0.0, 1.0)))
+    sharp = duties.dispersion(levels.soft_presence(on_or_off))
     clear = np.where(seen.loud, sharp, 1.0).min(axis=0, initial=1.0)
     # Readings of power whose bytes are clearly on or off show bursts that polls of the same length blur.
     known = np.where(~told & duty.bursts, np.maximum(duty.known, duties.ramp(clear, 0.5, 0.3)), duty.known)
     if told.any():
         known = np.where(told, known * duties.pairs_resolve(_of_line(seen, bursts), clear), known)
-    return Traffic(_loudest(beside), _loudest(tiles), duty._replace(known=known), ~told, clear)
+    return Traffic(loudest(beside), loudest(tiles), duty._replace(known=known), ~told, clear)
 
 
 def _of_line(seen: Bytes, bursts: Bursts) -> Array:
@@ -79,7 +78,7 @@ def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
         return duties.polled(fine, of_line, least, seen.step_s, seen.length_s).row(0)
     one = np.ones((1, *fine.shape[1:-1]))
     each_and_all = duties.polled(
-        np.concatenate((fine, _loudest(fine)[None])), np.concatenate((of_line, one)), np.concatenate((least, 0.0 * one)),
+        np.concatenate((fine, loudest(fine)[None])), np.concatenate((of_line, one)), np.concatenate((least, 0.0 * one)),
         seen.step_s, seen.length_s,
     )  # fmt: skip
     together, silent = each_and_all.row(-1), ~seen.loud
@@ -94,9 +93,9 @@ def _polled(seen: Bytes, bursts: Bursts, fine: Array) -> Duty:
 
 def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Bursts, Mask]:
     """Low level and rate inside bursts [f, g] as intervals smear them, as they are best known; and where pairs tell [g]."""
-    usual, top = duties.bursts(seen.fine_ordered, low, high)
-    length, _, _ = duties.burst_polls(_loudest(_presence(seen.fine, usual, seen.loud)), seen.step_s, seen.length_s)
-    short = np.clip((3.0 - length) / 1.5, 0.0, 1.0)
+    usual, top = duties.bursts(seen.fine, low, high)
+    length, _, _ = duties.burst_polls(loudest(_presence(seen.fine, usual, seen.loud)), seen.step_s, seen.length_s)
+    short = to_unit((3.0 - length) / 1.5)
     bursts = Bursts(low, usual.rate + short * np.maximum(top - usual.rate, 0.0))
     none = np.zeros(seen.loud.shape[1:], dtype=bool)
     if seen.pair.shape[-1] == 0 or not seen.loud.any():
@@ -105,9 +104,8 @@ def _bursts(seen: Bytes, low: Array, high: Array) -> tuple[Bursts, Bursts, Mask]
     told: Mask = np.asarray(seen.loud.any(axis=0) & (tells | ~seen.loud).all(axis=0))
     if not told.any():
         return bursts, bursts, none
-    in_order = levels.ordered(seen.pair)
-    pair_low, pair_high = levels.traffic_levels(in_order)
-    by_pairs, _ = duties.bursts(in_order, pair_low, pair_high)
+    pair_low, pair_high = levels.traffic_levels(seen.pair)
+    by_pairs, _ = duties.bursts(seen.pair, pair_low, pair_high)
     whole = duties.whole_rate(seen.pair, by_pairs)
     return bursts, Bursts(np.where(told, pair_low, low), np.where(told, whole, bursts.rate)), told
 
@@ -116,10 +114,15 @@ def _presence(traffic: Array, bursts: Bursts, loud: Mask) -> Array:
     """Presence on each fabric, 0 where it is silent. [f, g, n]."""
     with np.errstate(invalid="ignore", divide="ignore"):
         presence: Array = (traffic - bursts.low[..., None]) / np.maximum(bursts.rate, 1e-9)[..., None]
+    return audible(presence, loud)
+
+
+def audible(presence: Array, loud: Mask) -> Array:
+    """Presence [f, g, n], 0 where a fabric is silent; loud [f, g]."""
     return presence if loud.all() else np.where(loud[..., None], presence, 0.0)
 
 
-def _loudest(presence: Array) -> Array:
+def loudest(presence: Array) -> Array:
     """The larger presence of the fabrics at each instant, [f, g, n] to [g, n]; NaN where one of them is missing."""
     if len(presence) == 1:
         return np.asarray(presence[0])

@@ -35,8 +35,11 @@ def shared_devices(inventory: Inventory) -> Mapping[str, str]:
 
 
 def verdict(gpu: Device, g: int, shares: Shares, sensor: Sensor, silent: tuple[str, ...], shared: bool,
-            at_s: float, window_s: float) -> OverlapAnalysis:  # fmt: skip
-    """The verdict on GPU number g. `silent` names its devices that gave no bytes; `shared`: they carry several jobs."""
+            at_s: float, window_s: float, step_s: float | None, resolution_s: float) -> OverlapAnalysis:  # fmt: skip
+    """The verdict on GPU number g. `silent` names its devices that gave no bytes; `shared`: they carry several jobs.
+
+    step_s: its step period; resolution_s: the shortest period that its sensors resolve.
+    """
     state, reason = _state(g, shares, sensor, silent, shared, gpu, window_s)
 
     def at(x: NDArray[np.float64]) -> float | None:
@@ -65,7 +68,8 @@ def verdict(gpu: Device, g: int, shares: Shares, sensor: Sensor, silent: tuple[s
         anticorrelation=at(shares.anticorrelation) if communicates else None,
         observability=at(shares.observability) if communicates else None,
         running=at(shares.running) if state != "no_data" else None,
-        resolution_s=observability.RESOLUTION_WINDOWS * sensor.window_s,
+        resolution_s=resolution_s,
+        step_period_s=step_s if live else None,
         power_low_watts=band[0], power_median_watts=band[1], power_high_watts=band[2],
         traffic_low_bytes_per_s=flow[0], traffic_median_bytes_per_s=flow[1], traffic_high_bytes_per_s=flow[2],
     )  # fmt: skip

@@ -39,6 +39,14 @@ def test_scaled_presence_keeps_missing_tiles_missing_and_never_exceeds_one() -> 
     assert np.nanmean(got) == pytest.approx(0.5)
 
 
+def test_several_shares_of_the_same_tiles_are_scaled_as_each_alone() -> None:
+    flow = np.random.default_rng(2).gamma(0.5, size=(2, 60))
+    flow[0, :5] = np.nan
+    shares = np.array([[0.2, 0.5], [0.6, 0.1], [0.0, 0.9]])
+    for together, share in zip(duty.scaled_to(flow, shares), shares, strict=True):
+        np.testing.assert_allclose(together, duty.scaled_to(flow, share))
+
+
 @given(some, st.sampled_from([(0.1, 0.1), (0.02, 0.04)]))
 def test_bursts_are_counted_like_their_slow_twin(f: list[float], grid: tuple[float, float]) -> None:
     got = duty.burst_polls(np.array(f), np.array(grid[0]), np.array(grid[1]))
@@ -65,7 +73,7 @@ def test_pairs_of_reads_tell_the_duty_of_bursts_shorter_than_a_poll(burst_s: flo
     second = np.arange(0.1, 60.0, 0.1) + rng.uniform(-0.006, 0.006, 599)
     pairs = (np.interp(second, grid, total) - np.interp(second - 0.005, grid, total)) / 0.005
     fine = np.diff(np.interp(second, grid, total)) / np.diff(second)
-    usual, _ = duty.bursts(levels.ordered(pairs), *levels.traffic_levels(levels.ordered(pairs)))
+    usual, _ = duty.bursts(pairs, *levels.traffic_levels(pairs))
     rate = duty.whole_rate(pairs, usual)
     got = duty.paired(pairs / rate, fine / rate, np.array(fine.mean() / 50e9))
     assert float(got.known) > 0.6

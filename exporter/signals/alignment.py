@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals import sensor
-from exporter.signals.rates import boxcar_sum
+from exporter.signals.overlap import boxcar_sum
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.overlap import mean
+from exporter.signals.overlap import mean, to_unit
 
 Array = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ def room(power: Array, high_watts: Array, limit_watts: Array) -> Array:
     """
     top = np.maximum(high_watts, _LIMIT_HIGH * limit_watts)
     left = (top - mean(power)) / (top * (1 - _HOT))
-    return np.where(np.isnan(left), 1.0, np.clip(left, 0.0, 1.0))
+    return np.where(np.isnan(left), 1.0, to_unit(left))
 
 
 def _seen(t: Array, power: Array, kernel: Array, tau: Array, idle_watts: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.overlap import counted, moments
+from exporter.signals.overlap import counted, dot, moments, to_unit, zeroed
 
 Array = NDArray[np.float64]
 
@@ -25,31 +25,31 @@ def variation(x: Array) -> Array:
     return np.where(middle > 0, np.sqrt(variance) / np.where(middle > 0, middle, 1.0), 0.0 * middle)
 
 
-def pearson(power: Array, traffic: Array) -> Array:
+def pearson(power: Array, traffic: Array, swings: tuple[Array, Array] | None = None) -> Array:
     """Correlation of power and traffic (Pearson, 1895), -1 to 1; NaN where either is flat.
 
     Flat is a standard deviation below 5 % of the mean for power, 10 % for traffic: beyond that it would be the
-    correlation of noise. power, traffic [..., n], readings where both are known count; [...]. O(n).
+    correlation of noise. power, traffic [..., n], readings where both are known count; swings: their variation [...], where
+    it is known already; [...]. O(n).
 
     >>> float(pearson(np.array([400.0, 100.0, 400.0, 100.0]), np.array([0.0, 9.0, 0.0, 9.0])))
     -1.0
     >>> float(pearson(np.array([400.0, 401.0, 400.0]), np.array([0.0, 9.0, 0.0])))
     nan
     """
+    of_power, of_traffic = swings or (variation(power), variation(traffic))
     with np.errstate(invalid="ignore"):
-        flat = ~((variation(power) >= _FLAT_POWER) & (variation(traffic) >= _FLAT_TRAFFIC))
-    known = (power == power) & (traffic == traffic)
-    count = np.maximum(counted(known), 1)[..., None]
-    p, q = np.where(known, power, 0.0), np.where(known, traffic, 0.0)
-    p = np.where(known, p - p.sum(axis=-1, keepdims=True) / count, 0.0)
-    q = np.where(known, q - q.sum(axis=-1, keepdims=True) / count, 0.0)
-    scale = np.sqrt(_dot(p, p) * _dot(q, q))
+        flat = ~((of_power >= _FLAT_POWER) & (of_traffic >= _FLAT_TRAFFIC))
+    if flat.all():
+        return np.full(flat.shape, np.nan)
+    missing = np.isnan(power) | np.isnan(traffic)
+    count = np.maximum(missing.shape[-1] - counted(missing), 1)[..., None]
+    p, q = zeroed(power, missing), zeroed(traffic, missing)
+    p, q = p - p.sum(axis=-1, keepdims=True) / count, q - q.sum(axis=-1, keepdims=True) / count
+    np.copyto(p, 0.0, where=missing)
+    scale = np.sqrt(dot(p, p) * dot(zeroed(q, missing), q))
     flat |= ~(scale > 0)
-    return np.where(flat, np.nan, np.clip(_dot(p, q) / np.where(flat, 1.0, scale), -1.0, 1.0))
-
-
-def _dot(p: Array, q: Array) -> Array:
-    return np.asarray(np.einsum("...i,...i->...", p, q))
+    return np.where(flat, np.nan, np.clip(dot(p, q) / np.where(flat, 1.0, scale), -1.0, 1.0))
 
 
 def anticorrelation(r: Array, low: Array, high: Array, bottom: Array) -> Array:
@@ -60,5 +60,5 @@ def anticorrelation(r: Array, low: Array, high: Array, bottom: Array) -> Array:
     >>> float(anticorrelation(np.array(-0.8), np.array(100.0), np.array(400.0), np.array(250.0)))
     0.4
     """
-    swing = np.clip((high - bottom) / np.maximum(high - low, 1e-9), 0.0, 1.0)
+    swing = to_unit((high - bottom) / np.maximum(high - low, 1e-9))
     return np.where(np.isnan(r), 0.0, np.maximum(0.0, -r)) * swing

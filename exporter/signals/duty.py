@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals import levels
-from exporter.signals.overlap import ON, counted, mean, moments, or_zero
+from exporter.signals.overlap import ON, counted, mean, moments, or_zero, to_unit, zeroed
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -68,8 +68,7 @@ def ramp(x: Array, begin: float, span: float) -> Array:
     >>> ramp(np.array([0.2, 0.6, 2.0]), 0.5, 0.2).round(2).tolist()
     [0.0, 0.5, 1.0]
     """
-    out: Array = np.clip((x - begin) / span, 0.0, 1.0)
-    return out
+    return to_unit((x - begin) / span)
 
 
 def dispersion(p: Array) -> Array:
@@ -80,22 +79,25 @@ def dispersion(p: Array) -> Array:
     >>> float(dispersion(np.array([0.0, 1.0, 1.0, 0.0]))), float(dispersion(np.array([0.5, 0.5])))
     (1.0, 0.0)
     """
-    middle, spread = moments(p)
+    return _dispersed(*moments(p))
+
+
+def _dispersed(middle: Array, variance: Array) -> Array:
     coin = or_zero(middle * (1 - middle))
-    return np.where(coin > 1e-4, or_zero(spread) / np.where(coin > 1e-4, coin, 1.0), 0.0)
+    return np.where(coin > 1e-4, or_zero(variance) / np.where(coin > 1e-4, coin, 1.0), 0.0)
 
 
-def bursts(traffic: levels.Ordered, low: Array, high: Array) -> tuple[Bursts, Array]:
+def bursts(traffic: Array, low: Array, high: Array) -> tuple[Bursts, Array]:
     """The rate of bursts, from readings well inside them: the usual one, and [...] that of bursts shorter than readings.
 
     traffic [..., n], low and high its levels [...]. O(n).
 
-    >>> traffic = levels.ordered(np.array([0.0, 0.0, 8.0, 9.0, 9.0, 10.0]))
+    >>> traffic = np.array([0.0, 0.0, 8.0, 9.0, 9.0, 10.0])
     >>> usual, top = bursts(traffic, np.array(0.0), np.array(10.0))
     >>> float(usual.rate), float(top)
     (9.25, 9.94)
     """
-    usual, top = traffic.quantiles((_USUAL, _TOP), above=low + _CLEARLY * (high - low))
+    usual, top = levels.quantiles(traffic, (_USUAL, _TOP), above=low + _CLEARLY * (high - low))
     usual, top = (np.where(np.isnan(x), high, x) - low for x in (usual, top))
     return Bursts(low, usual), top
 
@@ -158,12 +160,11 @@ def polled(f: Array, of_line: Array, least: Array, step_s: Array, length_s: Arra
     (0.36, 1.0)
     """
     alike = steadiness(f, step_s, length_s)
-    f = np.clip(f, 0.0, 1.0)
-    p = levels.soft_presence(f)
+    present, variance = moments(levels.soft_presence(f))
     length, in_runs, on = burst_polls(f, step_s, length_s)
-    sharp = dispersion(p)
+    sharp = _dispersed(present, variance)
     weight = np.maximum(ramp(sharp, 0.85, 0.1), ramp(length, 15.0, 15.0))
-    share = weight * np.minimum(in_runs, or_zero(mean(p))) + (1 - weight) * or_zero(mean(f))
+    share = weight * np.minimum(in_runs, or_zero(present)) + (1 - weight) * or_zero(mean(to_unit(f)))
     known = ramp(length, 1.5, 2.5) * ramp(sharp, 0.45, 0.25) * alike
     stream = np.fmax(np.where(np.isnan(of_line), 0.5, ramp(of_line, 0.4, 0.4)), _FAST * ramp(-length_s, -0.09, 0.04))
     known = np.where(on > _ALWAYS, stream, known)
@@ -180,9 +181,9 @@ def paired(f: Array, presence: Array, least: Array) -> Duty:
     >>> float(d.share), float(d.known)
     (0.4, 1.0)
     """
-    p = levels.soft_presence(np.clip(f, 0.0, 1.0))
+    p = levels.soft_presence(f)
     known = np.where(or_zero(mean(p)) > _ALWAYS, _FAST, ramp(dispersion(p), 0.6, 0.25))
-    share = np.clip(or_zero(mean(np.maximum(presence, 0.0))), 0.0, 1.0)
+    share = to_unit(or_zero(mean(np.maximum(presence, 0.0))))
     return Duty(share, _least(least, share), known, 0.02 + 0.05 * (1 - known), np.ones(share.shape, dtype=bool))
 
 
@@ -234,24 +235,26 @@ def pairs_resolve(of_line: Array, clear: Array) -> Array:
 def scaled_to(flow: Array, share: Array) -> Array:
     """Time with traffic within each tile: linear in bytes, none above 1, scaled so that the mean is `share`.
 
-    flow [..., n] from 0 up, any unit; share [...] from 0 to 1; NaN stays NaN. A tile that is full hands what is left to
-    the others. O(n).
+    flow [..., n] from 0 up, any unit; share [...] from 0 to 1, or several for each row [k, ...]; NaN stays NaN. A tile that is
+    full hands what is left to the others. O(n).
 
     >>> scaled_to(np.array([0.0, 1.0, 3.0]), np.array(0.5)).round(3).tolist()
     [0.0, 0.5, 1.0]
     """
     missing = np.isnan(flow)
-    known = np.where(missing, 0.0, np.maximum(flow, 0.0))
+    known = zeroed(np.maximum(flow, 0.0), missing)
     wanted = share * (flow.shape[-1] - counted(missing))
-    full = np.zeros(flow.shape, dtype=bool)
-    free = tau = known
+    total, full = known.sum(axis=-1), np.zeros((*wanted.shape, flow.shape[-1]), dtype=bool)
+    count = scale = np.zeros(wanted.shape)
     for _ in range(6):
-        total = free.sum(axis=-1)
-        left = np.maximum(wanted - counted(full), 0.0)
-        tau = free * np.where(total > 0, left / np.where(total > 0, total, 1.0), 0.0)[..., None]
-        over = tau > 1.0
-        if not over.any():
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scale = np.where(total > 0, np.maximum(wanted - count, 0.0) / total, 0.0)
+            full = full | (known > (1.0 / scale)[..., None])
+        now = counted(full)
+        if (now == count).all():
             break
-        full |= over
-        free = np.where(full, 0.0, known)
-    return np.where(missing, np.nan, np.where(full, 1.0, np.minimum(tau, 1.0)))
+        count, total = now, np.where(full, 0.0, known).sum(axis=-1)
+    tau = np.minimum(known * scale[..., None], 1.0)
+    np.copyto(tau, 1.0, where=full)
+    np.copyto(tau, np.nan, where=missing)
+    return tau

@@ -6,12 +6,10 @@ learns anything from outside the arguments; the remembered compute level is one 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.signals.overlap import counted
+from exporter.signals.overlap import counted, to_unit
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -24,69 +22,46 @@ _TAU_FROM, _TAU_SPAN = 0.06, 0.64
 _DEFICIT_FROM, _DEFICIT_SPAN = 0.3, 0.4
 
 
-class Ordered(NamedTuple):
-    """Readings in order along the last axis: sorted once, asked often.
+def quantiles(x: Array, shares: tuple[float, ...], above: Array | None = None) -> Array:
+    """Quantiles along the last axis, linear between neighbours, of what is not NaN, or of what lies above a limit [...].
 
-    values [..., n] ascending, NaN behind; known [...] of them are numbers.
-    """
-
-    values: Array
-    known: NDArray[np.intp]
-
-    def quantiles(self, shares: tuple[float, ...], above: Array | None = None) -> Array:
-        """Quantiles, linear between neighbours, of all or of what lies above a limit [...]; [len(shares), ...].
-
-        NaN where there is nothing. O(log n) without a limit, O(n) with one.
-        """
-        n = self.values.shape[-1]
-        if n == 0:
-            return np.full((len(shares), *self.values.shape[:-1]), np.nan)
-        count = self.known
-        if above is not None:
-            with np.errstate(invalid="ignore"):
-                count = counted(self.values > above[..., None])
-        last = np.maximum(count - 1, 0)
-        place = last[..., None] * np.array(shares)
-        below = np.floor(place).astype(np.intp)
-        both = np.concatenate((below, np.minimum(below + 1, last[..., None])), axis=-1)
-        index = np.minimum(both + (self.known - count)[..., None], n - 1)
-        low, high = np.split(np.take_along_axis(self.values, index, axis=-1), 2, axis=-1)
-        out = np.moveaxis(low + (high - low) * (place - below), -1, 0)
-        return out if above is None else np.where(count > 0, out, np.nan)
-
-
-def ordered(x: Array) -> Ordered:
-    """x [..., n] in order. O(n log n).
-
-    >>> ordered(np.array([3.0, np.nan, 1.0, 2.0])).quantiles((0.0, 1.0), above=np.array(1.5)).tolist()
-    [2.0, 3.0]
-    """
-    return Ordered(np.sort(x, axis=-1), x.shape[-1] - counted(np.isnan(x)))
-
-
-def quantiles(x: Array, shares: tuple[float, ...]) -> Array:
-    """Quantiles along the last axis, linear between neighbours, over what is not NaN.
-
-    x [..., n]; returns [len(shares), ...]; NaN where a row holds nothing. One sort: O(n log n).
+    x [..., n]; returns [len(shares), ...]; NaN where a row holds nothing. Readings are put in order only as far as the answer
+    needs it: O(n).
 
     >>> quantiles(np.array([3.0, np.nan, 1.0, 2.0]), (0.0, 0.5, 0.75)).tolist()
     [1.0, 2.0, 2.5]
+    >>> quantiles(np.array([3.0, np.nan, 1.0, 2.0]), (0.0, 1.0), above=np.array(1.5)).tolist()
+    [2.0, 3.0]
     """
-    return ordered(x).quantiles(shares)
+    n = x.shape[-1]
+    if n == 0:
+        return np.full((len(shares), *x.shape[:-1]), np.nan)
+    with np.errstate(invalid="ignore"):
+        known = n - counted(np.isnan(x))
+        count = known if above is None else counted(x > above[..., None])
+    place = np.multiply.outer(shares, np.maximum(count - 1, 0))
+    below = place.astype(np.intp)
+    at = np.minimum(known - count + below, n - 1)
+    beside = np.minimum(at + 1, np.maximum(known - 1, 0))
+    ranked = np.partition(x, sorted({*at.ravel().tolist(), *beside.ravel().tolist()}), axis=-1).reshape(-1)
+    row = np.arange(0, x.size, n).reshape(count.shape)
+    low = ranked.take(row + at)
+    out: Array = low + (ranked.take(row + beside) - low) * (place - below)
+    return out if above is None else np.where(count > 0, out, np.nan)
 
 
-def traffic_levels(traffic: Ordered) -> tuple[Array, Array]:
+def traffic_levels(traffic: Array) -> tuple[Array, Array]:
     """Low and high level of traffic, bytes per second.
 
     High is q95 (0.6 of the maximum where q95 is below 0.3 of it: rare bursts). Low is traffic that is always there: q05
     where below half of high, else 0; at most three times q01, for traffic that pauses in a twentieth of the time.
-    traffic [..., n]; returns [...], [...]; NaN for an empty row. O(1).
+    traffic [..., n]; returns [...], [...]; NaN for an empty row. O(n).
 
-    >>> low, high = traffic_levels(ordered(np.array([1.0] * 10 + [9.0] * 10)))
+    >>> low, high = traffic_levels(np.array([1.0] * 10 + [9.0] * 10))
     >>> float(low), float(high)
     (1.0, 9.0)
     """
-    lowest, low, high, top = traffic.quantiles((0.01, 0.05, 0.95, 1.0))
+    lowest, low, high, top = quantiles(traffic, (0.01, 0.05, 0.95, 1.0))
     low = np.minimum(low, 3.0 * lowest)
     high = np.where(high < 0.3 * top, 0.6 * top, high)
     return np.where(low < 0.5 * high, low, 0.0 * high), high
@@ -114,22 +89,23 @@ def soft_presence(scaled: Array) -> Array:
     >>> soft_presence(np.array([0.05, 0.38, 0.9])).round(2).tolist()
     [0.0, 0.5, 1.0]
     """
-    return np.clip((scaled - _TAU_FROM) / _TAU_SPAN, 0.0, 1.0)
+    return to_unit((scaled - _TAU_FROM) / _TAU_SPAN)
 
 
-def power_levels(power: Array, on: Mask, remembered: Array) -> tuple[Array, Array]:
+def power_levels(power: Array, on: Mask, remembered: Array, top: Array | None = None) -> tuple[Array, Array]:
     """Low and high level of power, W: of waiting for communication, and of computing.
 
     High is q95, at least 0.9 of the remembered compute level (a phase that outlasts the window has no compute in it).
     Low is q10 where traffic is on, at most 0.4 of high.
 
-    power [..., n] W, on [..., n] readings with traffic, remembered [...] W or NaN. O(n log n).
+    power [..., n] W, on [..., n] readings with traffic, remembered [...] W or NaN, top [...] q95 of power where it is known
+    already. O(n).
 
     >>> low, high = power_levels(np.array([400.0, 400.0, 100.0]), np.array([False, False, True]), np.array(np.nan))
     >>> float(low), float(high)
     (100.0, 400.0)
     """
-    high = np.fmax(quantiles(power, (0.95,))[0], MEMORY_SHARE * remembered)
+    high = np.fmax(quantiles(power, (0.95,))[0] if top is None else top, MEMORY_SHARE * remembered)
     beside_traffic = quantiles(np.where(on, power, np.nan), (0.10,))[0]
     return np.fmin(_DEEPEST * high, beside_traffic), high
 
@@ -143,7 +119,7 @@ def deficit(power: Array, low: Array, high: Array) -> Array:
     [[0.0, 0.5, 1.0]]
     """
     span = np.maximum(high - low, 1e-9)[..., None]
-    return np.clip(((high[..., None] - power) / span - _DEFICIT_FROM) / _DEFICIT_SPAN, 0.0, 1.0)
+    return to_unit(((high[..., None] - power) / span - _DEFICIT_FROM) / _DEFICIT_SPAN)
 
 
 def run_seconds(t: Array, on: Mask, step_s: float) -> Array:

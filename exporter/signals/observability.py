@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals.correlation import variation
-from exporter.signals.overlap import boxcar_mean, mean, or_zero
+from exporter.signals.overlap import boxcar_mean, moments, or_zero, to_unit
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -53,12 +53,12 @@ def grain(tau: Array, length_s: Array, window_s: Array) -> Array:
     >>> grain(tau, np.array([0.1, 0.1]), np.array([0.1, 0.1])).tolist()
     [1.0, 0.0]
     """
-    middle = or_zero(mean(tau))
+    middle, variance = (or_zero(x) for x in moments(tau))
     coin = middle * (1.0 - middle)
     some = coin > 1e-9
-    resolved = np.where(some, or_zero(mean(tau * tau) - middle * middle) / np.where(some, coin, 1.0), 1.0)
+    resolved = np.where(some, variance / np.where(some, coin, 1.0), 1.0)
     known = np.maximum((resolved - _COARSE) / _COARSE_SPAN, (middle - _ALWAYS) / _ALWAYS_SPAN)
-    return 1.0 - (1.0 - np.clip(known, 0.0, 1.0)) * np.fmin(1.0, window_s / length_s)
+    return 1.0 - (1.0 - to_unit(known)) * np.fmin(1.0, window_s / length_s)
 
 
 def observability(

@@ -15,6 +15,7 @@ Mask = NDArray[np.bool_]
 PAIRING_S = 0.3  # how far apart a reading of power and one of traffic may speak of the same thing
 ON = 0.1  # of the way from low to high: traffic is on
 _SMEAR = 0.8  # of an interval that a run gains at its two ends, with ON = 0.1
+_SHIFTS = 3  # so few neighbours are added faster one by one than by running totals
 KERNEL_MARGIN = 0.03  # utilisation of a busy GPU reads a little below 1
 
 
@@ -24,13 +25,13 @@ def mean(x: Array) -> Array:
     >>> float(mean(np.array([1.0, np.nan, 3.0])))
     2.0
     """
+    n = x.shape[-1]
     total = np.add.reduce(x, axis=-1)
-    if x.shape[-1] and not np.isnan(total).any():
-        return np.asarray(total / x.shape[-1])
+    if n and not np.isnan(total).any():
+        return np.asarray(total / n)
     missing = np.isnan(x)
-    count = x.shape[-1] - counted(missing)
-    total = np.where(missing, 0.0, x).sum(axis=-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    count = n - counted(missing)
+    return np.where(count > 0, np.add.reduce(zeroed(x, missing), axis=-1) / np.maximum(count, 1), np.nan)
 
 
 def counted(flags: Mask) -> NDArray[np.intp]:
@@ -39,7 +40,20 @@ def counted(flags: Mask) -> NDArray[np.intp]:
     >>> int(counted(np.array([True, False, True])))
     2
     """
-    return np.asarray(np.add.reduce(flags, axis=-1, dtype=np.intp))
+    if flags.size < 1 << 13 or flags.shape[-1] >= 1 << 16:
+        return np.asarray(np.add.reduce(flags, axis=-1, dtype=np.intp))
+    return np.add.reduce(flags.view(np.uint8), axis=-1, dtype=np.uint16).astype(np.intp)  # several times as fast
+
+
+def zeroed(x: Array, missing: Mask) -> Array:
+    """x with 0 where it is missing; a fraction of what np.where takes. Both [...]. O(n).
+
+    >>> zeroed(np.array([1.0, np.nan]), np.array([False, True])).tolist()
+    [1.0, 0.0]
+    """
+    out = x.copy()
+    np.copyto(out, 0.0, where=missing)
+    return out
 
 
 def or_zero(x: Array) -> Array:
@@ -48,7 +62,17 @@ def or_zero(x: Array) -> Array:
     >>> or_zero(np.array([1.0, np.nan])).tolist()
     [1.0, 0.0]
     """
-    return np.where(np.isnan(x), 0.0, x)
+    return zeroed(np.asarray(x), np.isnan(x))
+
+
+def to_unit(x: Array) -> Array:
+    """x held between 0 and 1; NaN stays NaN. What np.clip does, in half its time where arrays are small. [...]. O(n).
+
+    >>> to_unit(np.array([-1.0, 0.5, np.nan, 2.0])).tolist()
+    [0.0, 0.5, nan, 1.0]
+    """
+    out: Array = np.asarray(np.maximum(x, 0.0))
+    return np.minimum(out, 1.0, out=out)
 
 
 def moments(x: Array) -> tuple[Array, Array]:
@@ -58,13 +82,29 @@ def moments(x: Array) -> tuple[Array, Array]:
     >>> float(middle), float(variance)
     (2.0, 1.0)
     """
-    known = x == x
-    count = counted(known)
+    n = x.shape[-1]
+    total = np.add.reduce(x, axis=-1)
+    if n and not np.isnan(total).any():
+        middle = np.asarray(total / n)
+        away = x - middle[..., None]
+        return middle, dot(away, away) / n
+    missing = np.isnan(x)
+    count = n - counted(missing)
     some = np.maximum(count, 1)
-    middle = np.add.reduce(np.where(known, x, 0.0), axis=-1) / some
-    away = np.where(known, x - middle[..., None], 0.0)
-    variance = np.einsum("...i,...i->...", away, away) / some
-    return np.where(count > 0, middle, np.nan), np.where(count > 0, variance, np.nan)
+    middle = np.add.reduce(zeroed(x, missing), axis=-1) / some
+    away = x - middle[..., None]
+    np.copyto(away, 0.0, where=missing)
+    empty = count == 0
+    return np.where(empty, np.nan, middle), np.where(empty, np.nan, dot(away, away) / some)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Sum of products along the last axis. a, b [..., n]; [...]. O(n).
+
+    >>> float(dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
+    11.0
+    """
+    return np.asarray(np.matmul(a[..., None, :], b[..., None])[..., 0, 0])
 
 
 def exposed(lack: Array, tau: Array) -> Array:
@@ -87,13 +127,13 @@ def exposed_bounds(lack: Array, tau: Array, step_s: Array) -> tuple[Array, Array
     ([0.0], [0.417])
     """
     low = mean(np.maximum(0.0, lack + tau - 1.0))
-    unknown = np.isnan(lack) | np.isnan(tau)
-    lack, tau = np.where(unknown, np.nan, lack), np.where(unknown, np.nan, tau)
+    both = np.stack((lack, tau))
+    both[:, np.isnan(lack) | np.isnan(tau)] = np.nan
     reaches = np.maximum(0, np.rint((PAIRING_S / np.fmax(step_s, 1e-3) - 1) / 2)).astype(int)
     high = np.empty(len(lack))
-    for reach in np.unique(reaches):
+    for reach in set(reaches.tolist()):
         rows = reaches == reach
-        high[rows] = mean(np.minimum(boxcar_mean(lack[rows], int(reach)), boxcar_mean(tau[rows], int(reach))))
+        high[rows] = mean(np.minimum(*boxcar_mean(both if rows.all() else both[:, rows], reach)))
     return low, np.maximum(low, high)
 
 
@@ -121,14 +161,35 @@ def boxcar_mean(x: Array, reach: int) -> Array:
     """
     if reach == 0 or x.shape[-1] == 0:
         return x
-    n = x.shape[-1]
     missing = np.isnan(x)
-    totals = np.zeros((2, *x.shape[:-1], n + 1))
-    np.cumsum(np.where(missing, 0.0, x), axis=-1, out=totals[0, ..., 1:])
-    np.cumsum(~missing, axis=-1, out=totals[1, ..., 1:])
-    i = np.arange(n)
-    sums = totals[..., np.minimum(i + reach + 1, n)] - totals[..., np.maximum(i - reach, 0)]
-    return np.where(missing, np.nan, sums[0] / np.maximum(sums[1], 1.0))
+    if not missing.any():
+        return boxcar_sum(x, reach) / boxcar_sum(np.ones(x.shape[-1]), reach)
+    sums = boxcar_sum(zeroed(x, missing), reach) / np.maximum(boxcar_sum(~missing, reach), 1.0)
+    sums[missing] = np.nan
+    return sums
+
+
+def boxcar_sum(x: Array | Mask, reach: int) -> Array:
+    """Sums over 2 reach + 1 neighbours along the last axis; at the ends over those that exist. x [..., n]. O(n).
+
+    >>> boxcar_sum(np.array([1.0, 2, 3, 4]), 1).tolist()
+    [3.0, 6.0, 9.0, 7.0]
+    """
+    n = x.shape[-1]
+    reach = min(reach, n)
+    if reach <= _SHIFTS:
+        number: Array = x.astype(np.float64)
+        out = number.copy()
+        for by in range(1, reach + 1):
+            out[..., by:] += number[..., :-by]
+            out[..., :-by] += number[..., by:]
+        return out
+    total = np.cumsum(x, axis=-1, dtype=np.float64)
+    out = np.empty_like(total)
+    out[..., : n - reach] = total[..., reach:]
+    out[..., n - reach :] = total[..., -1:]
+    out[..., reach + 1 :] -= total[..., : max(0, n - reach - 1)]
+    return out
 
 
 def communication(scaled: Array, tau: Array, step_s: Array, length_s: Array) -> Array:
@@ -148,7 +209,7 @@ def communication(scaled: Array, tau: Array, step_s: Array, length_s: Array) -> 
     seen = counted(on)
     starts = counted(on[..., 1:] & ~on[..., :-1]) + on[..., :1].sum(axis=-1)
     spanned = (seen * step_s - _SMEAR * length_s * starts) / np.maximum(count * step_s, 1e-12)
-    return np.where(count > 0, np.clip(np.minimum(mean(tau), spanned), 0.0, 1.0), np.nan)
+    return np.where(count > 0, to_unit(np.minimum(mean(tau), spanned)), np.nan)
 
 
 def split(x: Array, low: Array, lack: Array, utilization: Array) -> tuple[Array, Array, Array]:
@@ -175,4 +236,4 @@ def health(x: Array, c: Array) -> Array:
     0.75
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(c > 0, np.clip(1.0 - x / c, 0.0, 1.0), np.nan)
+        return np.where(c > 0, to_unit(1.0 - x / c), np.nan)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.signals.duty import ramp
-from exporter.signals.overlap import mean, or_zero
+from exporter.signals.overlap import mean, or_zero, to_unit
 
 Array = NDArray[np.float64]
 
@@ -27,8 +27,7 @@ def deficit(power: Array, low: Array, high: Array, zone: tuple[float, float] = N
     [0.0, 0.5, 1.0]
     """
     span = np.maximum(high - low, 1e-9)[..., None]
-    out: Array = np.clip(((high[..., None] - power) / span - zone[0]) / zone[1], 0.0, 1.0)
-    return out
+    return to_unit(((high[..., None] - power) / span - zone[0]) / zone[1])
 
 
 def busy_deficit(power: Array, low: Array, high: Array, idle: Array, still: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.signals.overlap import boxcar_sum, to_unit
 from exporter.signals.sensor import SLOW_COUNTER
 
 Array = NDArray[np.float64]
@@ -35,9 +36,11 @@ def poll_interval(t: Array) -> float:
     """
     if len(t) < 2:
         return float("nan")
-    gaps = np.sort(np.diff(t[-_TELLING:]))
-    total = np.cumsum(gaps)
-    return float(gaps[min(len(gaps) - 1, np.searchsorted(total, total[-1] / 2))])
+    t = t[-_TELLING:]
+    gaps = t[1:] - t[:-1]
+    gaps.sort()
+    total = gaps.cumsum()
+    return float(gaps[min(len(gaps) - 1, int(total.searchsorted(total[-1] / 2)))])
 
 
 def flow(t: Array, transmit: Array, receive: Array, longest_gap_s: float) -> tuple[Array, Array]:
@@ -57,19 +60,35 @@ def flow(t: Array, transmit: Array, receive: Array, longest_gap_s: float) -> tup
     """
     if len(t) < 2:
         return np.zeros(len(t)), np.zeros(len(t))
-    sent, received, gaps = np.diff(transmit), np.diff(receive), np.diff(t)
-    known = (sent >= 0) & (received >= 0) & (gaps <= longest_gap_s)
-    if not known.all():
-        sent, received = np.where(known, sent, 0.0), np.where(known, received, 0.0)
-    smaller, larger = np.minimum(sent, received), np.maximum(sent, received)
+    total, gaps = np.stack((transmit, receive)), t[1:] - t[:-1]
+    moved = total[:, 1:] - total[:, :-1]
+    smaller, larger = np.minimum(*moved), np.maximum(*moved)
+    known = (smaller >= 0) & (gaps <= longest_gap_s)
+    whole = bool(known.all())
+    if not whole:
+        moved, smaller, larger = (np.where(known, x, 0.0) for x in (moved, smaller, larger))
     reach = max(1, round(SYMMETRY_SPAN_S / 2 * len(gaps) / float(t[-1] - t[0])))
-    over = boxcar_sum(np.stack((sent, received)), reach)
-    balance = np.minimum(over[0], over[1]) / np.maximum(np.maximum(over[0], over[1]), 1e-300)
-    weight = np.clip((balance - _SYMMETRY_FROM) / (_SYMMETRY_FULL - _SYMMETRY_FROM), 0.0, 1.0)
+    over = _around(total, reach) if whole else boxcar_sum(moved, reach)
+    balance = np.minimum(*over) / np.maximum(np.maximum(*over), 1e-300)
+    weight = to_unit((balance - _SYMMETRY_FROM) / (_SYMMETRY_FULL - _SYMMETRY_FROM))
     one_way = np.maximum(0.0, smaller - _ACK_SHARE * larger)
-    done = np.concatenate(([0.0], np.cumsum(one_way + weight * (larger - one_way))))
-    unknown = np.concatenate(([0.0], np.cumsum(np.where(known, 0.0, gaps))))
+    done, unknown = np.zeros(len(t)), np.zeros(len(t))
+    np.cumsum(one_way + weight * (larger - one_way), out=done[1:])
+    if not whole:
+        np.cumsum(np.where(known, 0.0, gaps), out=unknown[1:])
     return done, unknown
+
+
+def _around(total: Array, reach: int) -> Array:
+    """What `boxcar_sum` gives of the differences of totals, from the totals themselves. total [..., n + 1]; [..., n]."""
+    n = total.shape[-1] - 1
+    reach = min(reach, n)
+    over = np.empty((*total.shape[:-1], n))
+    over[..., : n - reach] = total[..., reach + 1 :]
+    over[..., n - reach :] = total[..., -1:]
+    over[..., reach:] -= total[..., : n - reach]
+    over[..., :reach] -= total[..., :1]
+    return over
 
 
 def changes(t: Array, total: Array, refresh_s: float) -> NDArray[np.intp]:
@@ -92,22 +111,6 @@ def changes(t: Array, total: Array, refresh_s: float) -> NDArray[np.intp]:
     return np.unique(np.concatenate((moved, ends, last))).astype(np.intp)
 
 
-def boxcar_sum(x: Array, reach: int) -> Array:
-    """Sums over 2 reach + 1 neighbours along the last axis; at the ends over those that exist. x [..., n]. O(n).
-
-    >>> boxcar_sum(np.array([1.0, 2, 3, 4]), 1).tolist()
-    [3.0, 6.0, 9.0, 7.0]
-    """
-    n = x.shape[-1]
-    reach = min(reach, n)
-    total = np.cumsum(x, axis=-1, dtype=np.float64)
-    out = np.empty_like(total)
-    out[..., : n - reach] = total[..., reach:]
-    out[..., n - reach :] = total[..., -1:]
-    out[..., reach + 1 :] -= total[..., : max(0, n - reach - 1)]
-    return out
-
-
 def rate_between(t: Array, done: Array, unknown: Array, start_s: Array, end_s: Array) -> Array:
     """Mean rate within each interval, bytes per second, from the straight line between readings.
 
@@ -120,14 +123,11 @@ def rate_between(t: Array, done: Array, unknown: Array, start_s: Array, end_s: A
     """
     if len(t) < 2:
         return np.full(len(start_s), np.nan)
-    rate = (np.interp(end_s, t, done) - np.interp(start_s, t, done)) / (end_s - start_s)
-    outside = (start_s < t[0]) | (end_s > t[-1])
+    moved = np.interp(end_s, t, done, right=np.nan) - np.interp(start_s, t, done, left=np.nan)
     if unknown[-1] > 0:
         missing = np.interp(end_s, t, unknown) - np.interp(start_s, t, unknown)
-        outside |= missing > 1e-6
-    if outside.any():
-        rate[outside] = np.nan
-    return rate
+        moved[missing > 1e-6] = np.nan
+    return np.asarray(moved / (end_s - start_s))
 
 
 def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
@@ -142,7 +142,10 @@ def thin(t: Array, interval_s: float) -> NDArray[np.intp]:
     """
     if len(t) == 0:
         return np.empty(0, dtype=np.intp)
-    kept = np.concatenate(([True], np.diff(t) > 0.5 * interval_s))
+    kept = np.ones(len(t), dtype=bool)
+    np.greater(t[1:] - t[:-1], 0.5 * interval_s, out=kept[1:])
+    if (kept[1:] | kept[:-1]).all():
+        return np.flatnonzero(kept)  # pairs at most
     first = np.maximum.accumulate(np.where(kept, np.arange(len(t)), 0))  # of the close reads that each belongs to
     passed = np.floor((t - t[first]) / interval_s)
     kept[1:] |= (passed[1:] > passed[:-1]) & ~kept[1:]
@@ -161,7 +164,7 @@ def pairs(t: Array, interval_s: float) -> NDArray[np.intp]:
     """
     if interval_s <= _FAST_S:
         return np.arange(0, len(t) - 1, max(1, round(0.05 / interval_s)))
-    return np.flatnonzero(np.diff(t) < min(PAIR_S, _PAIRED * interval_s))
+    return np.flatnonzero(t[1:] - t[:-1] < min(PAIR_S, _PAIRED * interval_s))
 
 
 def fine_polls(interval_s: float) -> int:

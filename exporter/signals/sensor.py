@@ -42,7 +42,7 @@ def measured_refresh(t: Array, value: Array) -> float:
     gaps = np.diff(t[1:][value[1:] != value[:-1]])
     if len(gaps) < _MIN_CHANGES or (repeats(value) > _MANY_REPEATS and returning(value) > RETURNING):
         return float("nan")
-    return float(gaps[gaps <= 2.5 * np.median(gaps)].mean())
+    return float(gaps[gaps <= 2.5 * float(quantiles(gaps, (0.5,))[0])].mean())
 
 
 def counter_refresh(t: Array, total: Array, interval_s: float) -> float:
@@ -74,7 +74,10 @@ def volley_refresh(t: Array, total: Array, interval_s: float) -> float:
     >>> round(volley_refresh(t, np.floor(t / 0.01 + 1e-6), 0.1), 3), volley_refresh(t[::24], t[::24], 2.4)
     (0.01, nan)
     """
-    close = np.concatenate(([False], np.diff(t) < _CLOSE * interval_s))
+    close = np.zeros(len(t), dtype=bool)
+    np.less(t[1:] - t[:-1], _CLOSE * interval_s, out=close[1:])
+    if not (close[1:] & close[:-1]).any():
+        return float("nan")  # pairs at most
     volley = np.cumsum(~close)
     changed = np.flatnonzero(close[1:] & (total[1:] != total[:-1])) + 1
     gaps = np.diff(t[changed])[volley[changed[1:]] == volley[changed[:-1]]]
