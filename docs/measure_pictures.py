@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks import estimators, stragglers
 from benchmarks.estimators import ESTIMATORS, MISLEADING, Case
-from docs.pictures import GRID, INK, POWERS, STYLE, TRAFFIC, rounded
+from docs.pictures import GRID, INK, POWERS, STYLE, TRAFFIC, save
 from exporter.analysis import Analyzer
 from exporter.model import Inventory, OverlapAnalysis
 from exporter.rules import lateness
@@ -229,14 +229,7 @@ def draw(name: str, folder: Path = HERE) -> Path:
             axes.grid(color=GRID, linewidth=0.6)
             axes.set_axisbelow(True)
             axes.tick_params(length=0, labelsize=9)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
-        figure.tight_layout()
-        path = folder / f"{name}.svg"
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
-    path.write_text(rounded(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return path
+        return save(figure, folder / f"{name}.svg", without=("top", "right"))
 
 
 def main() -> None:

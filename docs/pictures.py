@@ -8,7 +8,7 @@ minute that ends with the trace.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -26,6 +26,7 @@ from exporter.sources.simulator import simulate
 mpl.use("svg")
 import matplotlib.pyplot as plt  # the backend comes first
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent / "pictures"
 POWERS, TRAFFIC, INK, GRID = ("#e8710a", "#9334e6"), "#1a73e8", "#202124", "#dadce0"
@@ -136,13 +137,18 @@ def draw(picture: Picture, folder: Path = HERE) -> Path:
         axes.text(0, 1.03, words(picture, session, verdict), transform=axes.transAxes, fontsize=10, color=INK)
         axes.grid(color=GRID, linewidth=.6)
         for frame in figure.axes:
-            for side in ("top", "left", "right"):
-                frame.spines[side].set_visible(False)
             frame.tick_params(length=0)
-        figure.tight_layout()
-        path = folder / f"{picture.name}.svg"
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
+        return save(figure, folder / f"{picture.name}.svg", without=("top", "left", "right"))
+
+
+def save(figure: Figure, path: Path, without: Sequence[str]) -> Path:
+    """The figure as an SVG file that is the same each time, `without` these sides of its frames. It is closed."""
+    for frame in figure.axes:
+        for side in without:
+            frame.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
     path.write_text(rounded(path.read_text(encoding="utf-8")), encoding="utf-8")
     return path
 

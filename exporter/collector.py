@@ -27,7 +27,6 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from exporter.family import Family, Row
-from exporter.labels import Labels
 from exporter.metrics import FAMILIES, Buckets, Labelled
 from exporter.model import Snapshot
 
@@ -106,7 +105,6 @@ class _Kept:
     """One family as it was written last, in one form."""
 
     rows: tuple[Row, ...]
-    labels: list[Labels]
     head: str  # its comments
     lines: list[str]  # of each sample, up to the value
     body: bytes
@@ -119,9 +117,11 @@ def _family_bytes(content_type: str, family: Family, rows: tuple[Row, ...]) -> b
     """A family in one form, by way of what was written last time."""
     key = (content_type, family.name)
     before = _kept.get(key)
-    if before is None or before.labels != [labels for labels, _ in rows]:
+    if before is not None and before.rows == rows:
+        return before.body
+    if before is None or [labels for labels, _ in before.rows] != [labels for labels, _ in rows]:
         before = _kept[key] = _written(content_type, family, rows)
-    elif before.rows != rows:
+    else:
         numbers = [number for _, value in rows for number in _numbers(value)]
         text = "".join([f"{line}{_go(number)}\n" for line, number in zip(before.lines, numbers, strict=True)])
         before.rows, before.body = rows, (before.head + text).encode()
@@ -134,7 +134,7 @@ def _written(content_type: str, family: Family, rows: tuple[Row, ...]) -> _Kept:
     lines = [f"{line}\n" for line in body.decode().split("\n")[:-1]]
     comments = len(lines) - sum(len(_numbers(value)) for _, value in rows)
     upto = [line[: line.rindex(" ") + 1] for line in lines[comments:]]
-    return _Kept(rows, [labels for labels, _ in rows], "".join(lines[:comments]), upto, body)
+    return _Kept(rows, "".join(lines[:comments]), upto, body)
 
 
 def _generate(content_type: str, metrics: Iterable[Metric]) -> bytes:
