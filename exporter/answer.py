@@ -62,6 +62,10 @@ class State(Protocol):
         """Why the daemon is not ready yet; None once it is."""
         ...
 
+    def looked_at(self) -> None:
+        """Somebody looks at the live page just now."""
+        ...
+
 
 class Context:
     """What the endpoints of one server share."""
@@ -71,7 +75,7 @@ class Context:
         self.web_config = web_config
         self.connections = connections
         self.credentials = Credentials()
-        self.stream = Stream(lambda: state.exposition, lambda: state.history)
+        self.stream = Stream(lambda: state.exposition, lambda: state.history, state.looked_at)
         self.downloads = 0
 
 

@@ -7,6 +7,7 @@ whole second, and publishes one immutable snapshot with its exposition. The serv
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 
 # A form of /metrics that was asked for within this time is made with every snapshot, so that a scrape copies memory.
+_LOOKED_LATELY_S = 1.0
 _ASKED_LATELY_S = 130.0  # two scrapes a minute apart, with room
 LONGEST_START_S = 15.0  # by then a device that is required has been found, or is missing
 
@@ -67,8 +69,11 @@ class Feed(Protocol):
         """Session time."""
         ...
 
-    def poll(self, until_s: float) -> list[Event]:
-        """Wait for events, at most until session time until_s; those that came, in the order of each source's time."""
+    def poll(self, until_s: float, closely: bool = False) -> list[Event]:
+        """Wait for events, at most until session time until_s; those that came, in the order of each source's time.
+
+        closely: somebody looks at the live page, whose curves move with what comes.
+        """
         ...
 
     def pids(self) -> Mapping[str, tuple[int, ...]]:
@@ -97,7 +102,7 @@ class Feed(Protocol):
 
 
 class Daemon:
-    """Implements what the server asks for (`exposition`, `history`, `not_ready`, `switch`)."""
+    """Implements what the server asks for (`exposition`, `history`, `not_ready`, `looked_at`, `switch`)."""
 
     def __init__(
         self, feed: Feed, session: Session, mode: str, clock: Clock, own_pid: int, on_hangup: Callable[[], bool],
@@ -116,6 +121,7 @@ class Daemon:
         self._processes = Processes()
         self._stopping = False
         self._hung_up = False
+        self._looked_at_s = -math.inf
         self._reload_ok = True
         self._analysis_buckets = [0] * (len(ANALYSIS_DURATION_BOUNDS_S) + 1)
         self._analysis_sum_s = 0.0
@@ -141,6 +147,10 @@ class Daemon:
                 return f"{source.source} has given no sample yet"
         # The snapshot is made a moment after its analysis: ready is what can be scraped.
         return "no analysis has run yet" if not self._session.verdicts.at_s or self.exposition is None else None
+
+    def looked_at(self) -> None:
+        """Somebody looks at the live page just now: for a second from now on readings are fetched more often."""
+        self._looked_at_s = self._clock.mono_s()
 
     def handle_signals(self) -> None:
         """SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 works the release switch; also as process 1, which has no
@@ -169,7 +179,8 @@ class Daemon:
                 self._publish()
             if self.switch is not None:
                 self.switch.step()
-            events = self._feed.poll(self._session.next_due_s)
+            closely = self._clock.mono_s() - self._looked_at_s < _LOOKED_LATELY_S
+            events = self._feed.poll(self._session.next_due_s, closely)
             urgent = False
             for event in events:
                 self._session.take(event)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # How long events are kept back so that the first inventory is whole; a reader that hangs at its start must not stop the other.
 _START_TOGETHER_S = 5.0
 _STOP_S = 3.0
-_LOOK_S = 0.1  # between two looks at the readers
+_LOOK_S, _LOOK_CLOSELY_S = 0.2, 0.1  # between two looks at the readers; while somebody looks at the live page
 
 
 def reader_specs(config: Config) -> tuple[ReaderSpec, ...]:
@@ -84,10 +84,11 @@ class LiveFeed:
         """Seconds since the start."""
         return self._clock.mono_s() - self._started_mono_s
 
-    def poll(self, until_s: float) -> list[Event]:
+    def poll(self, until_s: float, closely: bool = False) -> list[Event]:
         """Events of the readers; inventories of all readers merged into one."""
         events: list[Event] = []
-        for name, event in self._supervisor.poll(min(_LOOK_S, max(0.0, until_s - self.now_s()))):
+        look_s = _LOOK_CLOSELY_S if closely else _LOOK_S
+        for name, event in self._supervisor.poll(min(look_s, max(0.0, until_s - self.now_s()))):
             if isinstance(event, Inventory):
                 self._parts[name] = event
                 events.append(self.inventory())

@@ -40,7 +40,7 @@ class Playback:
         """Session time: seconds of the trace, from all rounds together."""
         return (self._clock.mono_s() - self._started_mono_s) * self._speed
 
-    def poll(self, until_s: float) -> list[Event]:
+    def poll(self, until_s: float, closely: bool = False) -> list[Event]:
         """Wait a little, at most until session time `until_s`, and return the events that have become due."""
         target_s = min(until_s, self.now_s() + _SLICE_S * self._speed)
         self._clock.sleep_until(self._started_mono_s + target_s / self._speed)

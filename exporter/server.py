@@ -129,7 +129,7 @@ class Server:
         server.add_sockets(sockets)
         serving.set_result(None)
         duties = [
-            asyncio.ensure_future(_repeat(_POLL_S, context.stream.poll)),
+            asyncio.ensure_future(context.stream.move(_POLL_S)),
             asyncio.ensure_future(_repeat(_REFRESH_S, lambda: _refresh(server, web_config))),
         ]
         await self._stop.wait()

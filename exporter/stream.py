@@ -40,14 +40,23 @@ class Client:
 
 
 class Stream:
-    """Lives in one event loop. `exposition` gives the newest one, or None before the first; `history` the readings."""
+    """Lives in one event loop.
 
-    def __init__(self, exposition: Callable[[], Exposition | None], history: Callable[[], Series]) -> None:
+    `exposition` gives the newest one, or None before the first; `history` the readings; `looked_at` hears at each poll that
+    somebody looks on.
+    """
+
+    def __init__(
+        self, exposition: Callable[[], Exposition | None], history: Callable[[], Series],
+        looked_at: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._exposition = exposition
         self._history = history
         self._made_of: Exposition | None = None
         self._polled: Exposition | None = None
         self._snapshot = b""
+        self._looked_at = looked_at
+        self._someone = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken_s = -math.inf
         self._watches = Watches(history, to_json, self._wake)
@@ -57,15 +66,26 @@ class Stream:
     def join(self, client: Client) -> None:
         """A stream is opened."""
         self.clients += 1
+        self._someone.set()
         self._watches.join(client.gpu)
 
     def leave(self, client: Client) -> None:
         """It has ended."""
         self.clients -= 1
         self._watches.leave(client.gpu)
+        if not self.clients:
+            self._someone.clear()
+
+    async def move(self, period_s: float) -> None:
+        """Poll in this rhythm for as long as somebody looks on; nothing happens while nobody does."""
+        while True:
+            await self._someone.wait()
+            await asyncio.sleep(period_s)
+            self.poll()
 
     def poll(self) -> None:
         """To be called ten times a second: wakes the streams if there is something new for any of them."""
+        self._looked_at()
         exposition = self._exposition()
         changed = exposition is not self._polled
         self._polled = exposition

@@ -38,6 +38,10 @@ class Daemon:
         self.history = history or History()
         self.reason: str | None = None
         self.trend = Trend(60.0)
+        self.looks = 0
+
+    def looked_at(self) -> None:
+        self.looks += 1
 
     def not_ready(self) -> str | None:
         return self.reason
@@ -218,6 +222,22 @@ def events(at: Server) -> tuple[socket.socket, Iterator[dict[str, object]]]:
                 yield json.loads(row[6:])
 
     return line, read()
+
+
+def test_nothing_moves_the_page_while_nobody_looks_on(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.05)
+    daemon = Daemon(snapshots.snapshot())
+    at = serve(daemon)
+    for _ in range(2):  # and again after everybody has gone
+        while daemon.looks:
+            daemon.looks = 0
+            time.sleep(0.4)
+        line, news = events(at)
+        with closing(line):
+            next(news)
+            while daemon.looks < 3:
+                time.sleep(0.05)
+        del news  # the file that it reads holds the connection open
 
 
 def test_the_stream_gives_every_snapshot_as_it_comes(serve: Serve) -> None:
