@@ -75,7 +75,7 @@ class Readings:
     fine_step_s: Array  # [g]
     fine_length_s: Array  # [g]
     pair_t: Array  # [g, k] s, middle of two reads a few milliseconds apart
-    pair: Array  # [f, g, k] bytes/s between them; NaN on a fabric without such reads
+    pair: Array  # [f, g, k] bytes/s between them
     tile_t: Array  # [g, q] s, end of the stretch over which GPM averaged
     kernel_busy: Array  # [g, q] ratio
     sm_activity: Array  # [g, q] ratio
@@ -232,17 +232,17 @@ def activity_of(series: Series, gpu: Device, start_s: float, end_s: float) -> tu
 
 
 def _pair_times(flows: list[Flow]) -> tuple[Array, Array]:
-    """Begin and end [k] of the pairs of the device that has most; empty where no device has any."""
-    most = max(flows, key=lambda flow: len(flow.pairs), default=None)
-    if most is None or not len(most.pairs):
+    """Begin and end [k] of the pairs of the device that has most; empty where one device has none."""
+    if not flows or not all(len(flow.pairs) for flow in flows):
         return np.empty(0), np.empty(0)
+    most = max(flows, key=lambda flow: len(flow.pairs))
     return most.t[most.pairs], most.t[most.pairs + 1]
 
 
 def _at_pairs(flow: Flow, begin: Array, end: Array) -> Array:
     """Rate in the flow's own pair next to each of these; NaN where it has none within half a poll."""
-    if len(begin) == 0 or len(flow.pairs) == 0:
-        return np.full(len(begin), np.nan)
+    if len(begin) == 0:
+        return np.empty(0)
     own = (flow.t[flow.pairs] + flow.t[flow.pairs + 1]) / 2
     middle = (begin + end) / 2
     near = np.clip(np.searchsorted(own, middle), 1, max(len(own) - 1, 1))

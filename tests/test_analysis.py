@@ -358,22 +358,6 @@ def test_bytes_read_in_pairs_are_polls_of_the_pairs_distance() -> None:
     assert (got.state, got.exposed) == ("serialized", pytest.approx(0.3, abs=0.03))
 
 
-def test_a_silent_fabric_that_is_read_without_pairs_does_not_take_those_of_another() -> None:
-    rng = np.random.default_rng(5)
-    compute, traffic = alternation(75.0, 0.02, 0.06, 0.006, rng)  # finer than the polls, which read 0.58
-    channels, inventory = node(compute, traffic, rng, byte_hz=10.0)
-    total = np.concatenate(([0.0], np.cumsum(22.5e9 * GRAIN_S * traffic)))
-    polls = channels.channels["mlx5_0/1/transmit_bytes_total"][0]
-    t = np.sort(np.concatenate((polls, polls + 0.005)))
-    for key in ("transmit", "receive"):
-        channels.channels[f"mlx5_0/1/{key}_bytes_total"] = t, np.interp(t, np.arange(75_001) * GRAIN_S, total)
-        channels.channels[f"GPU-0/nvlink_{key}_bytes_total"] = polls, np.zeros(len(polls))
-    nvlink = dataclasses.replace(inventory, links=(*inventory.links, Link("GPU-0", "GPU-0", "nvlink", "node")))
-    alone, beside = minute(channels, inventory), minute(channels, nvlink)
-    assert alone.communication == pytest.approx(0.75, abs=0.03)
-    assert beside.communication == pytest.approx(alone.communication, abs=0.005)
-
-
 def test_traffic_below_the_floor_is_no_communication() -> None:
     got = minute(*serialized(burst=15e6))
     assert (got.state, got.reason) == ("serialized", None)  # it alternates with power: it is the job's all the same

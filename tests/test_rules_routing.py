@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from deploy.prometheus.build import HERE
+from tests.monitoring import end
 from tests.tools import require
 
 EXAMPLE = HERE.parent / "alertmanager" / "alertmanager.yml"
@@ -70,8 +71,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 time.sleep(0.05)
         yield url
     finally:
-        server.terminate()
-        server.wait(10)
+        end(server)
 
 
 def hidden(url: str, alerts: list[Mapping[str, str]]) -> set[str]:

@@ -15,6 +15,7 @@ import pytest
 from exporter.cli import main
 from tests.end_to_end.processes import daemon, eventually
 from tests.machines import antiphase
+from tests.monitoring import end
 from tests.test_web_config import certificate
 from tests.tools import require
 
@@ -144,5 +145,4 @@ def test_prometheus_scrapes_over_tls_with_a_password_while_the_page_is_refused_w
             assert up() == {"good": 1.0, "wrong": 0.0, "nobody": 0.0}
             assert asked.value('overlap_build_info{job="good",mode="demo"}') == 1.0
         finally:
-            server.terminate()
-            server.wait(10)
+            end(server)

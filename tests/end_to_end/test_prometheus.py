@@ -19,6 +19,7 @@ import pytest
 from exporter.metrics import FAMILIES
 from tests.end_to_end.processes import Daemon, daemon, eventually
 from tests.machines import Machine, antiphase, flat
+from tests.monitoring import end
 from tests.tools import require
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(240)]
@@ -72,8 +73,7 @@ def prometheus(folder: Path, targets: dict[str, str]) -> Iterator[Prometheus]:
         eventually(up, 20, "Prometheus is ready")
         yield Prometheus(url)
     finally:
-        server.terminate()
-        server.wait(10)
+        end(server)
 
 
 @dataclass
