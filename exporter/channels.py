@@ -25,13 +25,11 @@ def increase(series: Series, channel: str, start_s: float, end_s: float) -> tupl
     t, value = series.series(channel, start_s, end_s)
     if len(t) > 1 and (value[1:] >= value[:-1]).all():
         return float(value[-1] - value[0]), float(t[-1] - t[0])
+    known = ~np.isnan(value)
+    t, value = t[known], value[known]
+    if len(t) < 2:
+        return None
     steps = value[1:] - value[:-1]
-    if np.isnan(steps).any() or len(t) < 2:
-        known = ~np.isnan(value)
-        t, value = t[known], value[known]
-        if len(t) < 2:
-            return None
-        steps = value[1:] - value[:-1]
     return float(steps[steps > 0].sum()), float(t[-1] - t[0])
 
 
@@ -45,9 +43,7 @@ def latest(series: Series, channel: str, t_s: float, age_s: float) -> float | No
     5.0
     """
     _, value = series.series(channel, t_s - age_s, t_s)
-    if len(value) and value[-1] == value[-1]:
-        return float(value[-1])
-    for newest in value[::-1].tolist():
+    for newest in value[::-1]:
         if newest == newest:
             return float(newest)
     return None

@@ -36,8 +36,8 @@ from exporter.trend import Trend
 log = logging.getLogger(__name__)
 
 
+_LOOKED_LATELY_S = 1.0  # a page that is open says so ten times a second
 # A form of /metrics that was asked for within this time is made with every snapshot, so that a scrape copies memory.
-_LOOKED_LATELY_S = 1.0
 _ASKED_LATELY_S = 130.0  # two scrapes a minute apart, with room
 LONGEST_START_S = 15.0  # by then a device that is required has been found, or is missing
 

@@ -7,12 +7,11 @@ device said before it went is kept for the flight recorder alone. Nothing here k
 
 from __future__ import annotations
 
-import builtins
 import math
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,84 +29,13 @@ from exporter.model import (
     SourceHealth,
     SourceStatus,
 )
+from exporter.ring import Ring
 
 Array = NDArray[np.float64]
 _EMPTY: Array = np.empty(0)
-_ROOM = 128  # readings that a ring has room for at first, and gains at least each time that it is full
-_ROOM_SHARE = 64  # of what is kept: the rest of the room is memory that holds nothing
 _MOST_GONE = 64  # sources that are not there any more and still have a health of their own
 _MOST_RETIRED_BYTES = 4_000_000  # of sources that are not there any more, for the flight recorder
 _MOST_INVENTORIES = 16
-
-
-class Ring:
-    """Readings of one source: times [n] and values [channel, n], oldest first, contiguous, bounded in time.
-
-    What is kept moves into new arrays, a little longer, when the end is reached: some sixty copies of each reading within
-    the horizon, for memory of which hardly anything is empty. Times must not go back; a reading that is not newer than
-    the last is refused.
-    """
-
-    def __init__(self, channels: int, horizon_s: float) -> None:
-        self._horizon_s = horizon_s
-        self._t = np.empty(_ROOM)
-        self._v = np.empty((channels, _ROOM))
-        self._begin = 0
-        self._end = 0
-        self._asked: tuple[float, float, int, int] | None = None  # the channels of a device are asked for one after the other
-        self._found = (slice(0), _EMPTY)
-
-    def append(self, t_s: float, values: Sequence[float]) -> bool:
-        """Add one reading; False where its time is not after the last one."""
-        if self._end > self._begin and t_s <= self._t[self._end - 1]:
-            return False
-        if self._end == len(self._t):
-            self._make_room(t_s)
-        self._t[self._end] = t_s
-        self._v[:, self._end] = values
-        self._end += 1
-        return True
-
-    def _make_room(self, now_s: float) -> None:
-        self._begin += int(np.searchsorted(self._t[self._begin : self._end], now_s - self._horizon_s))
-        kept = self._end - self._begin
-        capacity = kept + max(_ROOM, kept // _ROOM_SHARE)
-        t, v = np.empty(capacity), np.empty((len(self._v), capacity))
-        t[:kept] = self._t[self._begin : self._end]
-        v[:, :kept] = self._v[:, self._begin : self._end]
-        self._t, self._v, self._begin, self._end = t, v, 0, kept
-
-    def slice(self, row: int, start_s: float, end_s: float) -> tuple[Array, Array]:
-        """Views of times and values of one channel with start_s < t <= end_s. Appending never changes them.
-
-        Channels of one ring have the very same times: `is` tells.
-        """
-        where, t = self._between(start_s, end_s)
-        return t, self._v[row, where]
-
-    def cut(self, start_s: float, end_s: float) -> tuple[Array, Array]:
-        """Views of times [n] and of all channels [channel, n] with start_s < t <= end_s. Appending never changes them."""
-        where, t = self._between(start_s, end_s)
-        return t, self._v[:, where]
-
-    def _between(self, start_s: float, end_s: float) -> tuple[builtins.slice, Array]:
-        """Where the readings with start_s < t <= end_s are, and their times."""
-        asked = (start_s, end_s, self._begin, self._end)
-        if self._asked != asked:
-            i, j = self._t[self._begin : self._end].searchsorted((start_s, end_s), side="right").tolist()
-            where = slice(self._begin + i, self._begin + j)
-            self._asked, self._found = asked, (where, self._t[where])
-        return self._found
-
-    @property
-    def newest_s(self) -> float:
-        """Time of the last reading; minus infinity before the first."""
-        return float(self._t[self._end - 1]) if self._end > self._begin else -math.inf
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the arrays."""
-        return self._t.nbytes + self._v.nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from exporter.model import Device, OverlapAnalysis
 from exporter.readings import Sensor
 from exporter.reasons import because
+from exporter.signals.observability import RESOLUTION_WINDOWS
 
-WINDOWS = 4.0  # a rhythm of four averaging windows, or of four refreshes, is resolved
 SLOW_S = 0.4  # half a second, measured with some error
 _NEARLY = 0.95  # of the resolution: a period is known to a few percent
 _LEFT = 0.7  # of the variance of a rhythm is left after averaging over a quarter of its period
@@ -22,7 +22,7 @@ _JUDGED = ("overlapped", "partial", "serialized", "stalled")
 
 def resolution_of(sensor: Sensor, bytes_s: float) -> float:
     """The shortest period that the sensors of a GPU resolve, seconds. bytes_s: how long bytes mean nothing (NaN: no bytes)."""
-    return WINDOWS * max(sensor.window_s, _slow(bytes_s))
+    return RESOLUTION_WINDOWS * max(sensor.window_s, _slow(bytes_s))
 
 
 def held_to_sensors(

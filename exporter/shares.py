@@ -99,7 +99,7 @@ def _loud(readings: Readings, power: Array, band: Array, traffic: Array, high: A
 
 def shares_of(readings: Readings, idle_s: Array, remembered: Array, seen: Array, limit_watts: Array,
               end_s: float, window_s: float) -> Shares:  # fmt: skip
-    """The window (end_s - window_s, end_s]. remembered, seen, limit_watts [g] W, NaN where unknown. O(n log n)."""
+    """The window (end_s - window_s, end_s]. remembered, seen, limit_watts [g] W, NaN where unknown. O(n)."""
     start_s = end_s - window_s
     n, inside = _window(readings.t, start_s, end_s)
     t, power, busy = readings.t[:, n:], readings.power[:, n:], readings.utilization[:, n:]

@@ -44,10 +44,9 @@ def pearson(power: Array, traffic: Array, swings: tuple[Array, Array] | None = N
         return np.full(flat.shape, np.nan)
     missing = np.isnan(power) | np.isnan(traffic)
     count = np.maximum(missing.shape[-1] - counted(missing), 1)[..., None]
-    p, q = zeroed(power, missing), zeroed(traffic, missing)
-    p, q = p - p.sum(axis=-1, keepdims=True) / count, q - q.sum(axis=-1, keepdims=True) / count
-    np.copyto(p, 0.0, where=missing)
-    scale = np.sqrt(dot(p, p) * dot(zeroed(q, missing), q))
+    p, q = (zeroed(x, missing) for x in (power, traffic))
+    p, q = (zeroed(x - x.sum(axis=-1, keepdims=True) / count, missing) for x in (p, q))
+    scale = np.sqrt(dot(p, p) * dot(q, q))
     flat |= ~(scale > 0)
     return np.where(flat, np.nan, np.clip(dot(p, q) / np.where(flat, 1.0, scale), -1.0, 1.0))
 

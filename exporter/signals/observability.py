@@ -16,7 +16,7 @@ Mask = NDArray[np.bool_]
 
 LIMIT = 0.5  # below, no health and no exposed share
 MODULATED = 0.15  # standard deviation of traffic as a share of its mean
-RESOLUTION_WINDOWS = 4.0  # a rhythm of four averaging windows is resolved
+RESOLUTION_WINDOWS = 4.0  # a rhythm of four averaging windows, or of four refreshes, is resolved
 SLOW_WINDOW_S = 0.5
 _COUNTER_REFRESH_S = 0.01  # of common byte counters; too fast for the polls to see
 _COARSE, _COARSE_SPAN = 0.45, 0.25  # variance of presence against that of a coin: unresolved below, resolved above
